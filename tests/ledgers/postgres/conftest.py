@@ -35,7 +35,7 @@ def fresh_url(empty_database: str) -> str:
 
 @pytest.fixture(scope="module")
 def url(postgres: PostgresServer) -> Iterator[str]:
-    """A database with our schema, shared by the tests of a module: their keys are their own."""
+    """A database with our schema, shared by the tests of a module. Each test uses its own keys."""
     name = f"semel_{uuid4().hex}"
     url = postgres.database(name)
     migrate(url)

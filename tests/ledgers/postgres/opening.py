@@ -1,4 +1,4 @@
-"""What the tests of this folder share: ledgers, connections and claims for a moment."""
+"""Ledgers, connections and claims that the tests of this folder share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 def keys() -> Harness:
-    """Claims of its own."""
+    """A harness for claims only."""
 
     def nothing() -> PostgresLedger:
         raise AssertionError("only its claims are wanted")

@@ -1,4 +1,4 @@
-"""How the server goes about a statement: its plans, as text, also of what stands in its functions."""
+"""The plans of statements, as text, including those inside functions."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ async def plans_of(url: str, work: Callable[[Any], Awaitable[object]]) -> list[s
         connection.add_log_listener(lambda _, message: told.append(str(message.message)))
         await work(connection)
         await asyncio.sleep(0)  # listeners are called by the loop
-        return [text for text in told if "plan:" in text and "semel" in text]  # the driver has questions of its own
+        return [text for text in told if "plan:" in text and "semel" in text]  # the driver has queries of its own
     finally:
         await connection.close()

@@ -1,4 +1,4 @@
-"""What travels between the ledger and the server, counted on the wire."""
+"""Round trips between the ledger and the server, counted on the wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 class Relay:
-    """A TCP relay on loopback that counts round trips: a request is what a client says until the server speaks."""
+    """A TCP relay on loopback that counts round trips: a request is what the client sends until the server replies."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""What is behind a URL, for tests that look at it themselves."""
+"""Direct connections to the database, for tests that read its tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def connected(url: str) -> AsyncIterator[Any]:
 
 
 async def empty(url: str) -> None:
-    """As it was when it was made, but for the numbers that were spent."""
+    """Delete all rows. Sequences continue."""
     async with connected(url) as connection:
         await connection.execute("; ".join(f"delete from semel.{table}" for table in TABLES))
         position = "case name when 'purge_position' then -1 else 0 end"

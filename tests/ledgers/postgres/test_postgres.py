@@ -1,4 +1,4 @@
-"""What only the PostgreSQL ledger does: few round trips, HOT updates, no deadlocks, its pool, its time."""
+"""The PostgreSQL ledger itself: round trips, HOT updates, deadlocks, its pool, its clock."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_settle_is_a_hot_update(fresh_url: str) -> None:
                 leases = [one.lease for one in await granted(ledger, keys().claims(100))]
                 result = b'"%s"' % (b"x" * 20)
                 assert all(await ledger.settle([Settlement(lease, Done(result)) for lease in leases])), turn
-            await ledger.close()  # its statistics are told at the end
+            await ledger.close()  # its statistics are reported at the end
 
             async def told() -> bool:
                 await connection.execute("select pg_stat_clear_snapshot()")
@@ -185,7 +185,7 @@ def test_a_claim_does_not_wait_for_a_row_that_a_transaction_holds(url: str) -> N
         async with opened(url, clock=clock) as ledger, opened(url, clock=clock) as other:
             held, free = harness.claim("held"), harness.claim("free")
             (one, two) = await granted(ledger, [held, free])
-            clock.now_ms += held.lease_ms  # both have lapsed
+            clock.now_ms += held.lease_ms  # both have expired
             async with ledger.transaction(one.lease) as transaction:
                 assert await transaction.settle(Settlement(one.lease, Done(b"1")))
                 async with asyncio.timeout(SOON_S):

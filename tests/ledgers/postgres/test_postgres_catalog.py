@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own about the catalog: its snapshots, and how keys that are not settled are found."""
+"""The catalog on PostgreSQL: snapshots, and how unsettled keys are found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from semel.values.inbox import GivenUp
 from semel.values.outcome import Reject, Release, Retry
 
 SCHEMA = "semel"
-SOON_S = 20.0  # for what should happen at once, on a machine that does much else
+SOON_S = 20.0  # limit for things that happen at once, on a loaded machine
 LEAST_MS = catalog.REST_MS
 
 
@@ -48,7 +48,7 @@ def _sweep(url: str, harness: Harness) -> int:
 
 
 def _swept(url: str, harness: Harness) -> int:
-    """Make a mark, let it rest, and pass over what is below it."""
+    """Set a mark, wait for its rest, and pass the tokens below it."""
     _sweep(url, harness)
     harness.advance(LEAST_MS)
     return _sweep(url, harness)
@@ -63,7 +63,7 @@ def _told(url: str, sql: str) -> list[Any]:
 
 
 def _open(ledger: InboxCaller) -> dict[str, list[str]]:
-    """What is listed; and it is what is counted."""
+    """The listed entries, after a check that the counts agree."""
     counts = ledger.run(ledger.store.counts())
     listed = {
         state: sorted(entry.text for entry in ledger.run(ledger.store.entries(state, 1000)))
@@ -124,7 +124,7 @@ def test_a_mark_is_used_only_after_its_rest(url: str, harness: Harness, ledger: 
 
 
 def test_a_key_of_an_uncommitted_grant_is_not_skipped(url: str, harness: Harness, ledger: InboxCaller) -> None:
-    """Its token is below the mark, and its transaction ends after the sweep has come."""
+    """Its token is below the mark, and its transaction ends after the marking."""
     ledger.do(harness.claim("a"))
     slow = harness.claim("slow")
 
@@ -209,7 +209,7 @@ def test_a_query_does_not_wait_for_writers(url: str, harness: Harness, ledger: I
     async def read_beside() -> Any:
         async with connected(url) as writer, writer.transaction():
             for table in ("key", "dead_letter", "inbox", "inbox_key", "meta", "decision", "unsettled_key", "subject"):
-                await writer.execute(f"lock table semel.{table} in exclusive mode")  # what a writer can have at most
+                await writer.execute(f"lock table semel.{table} in exclusive mode")  # the strongest lock of a writer
                 await writer.execute(
                     f"update semel.{table} set {'value = value' if table == 'meta' else 'digest = digest'}"
                 )
@@ -223,7 +223,7 @@ def test_a_query_does_not_wait_for_writers(url: str, harness: Harness, ledger: I
 
 
 class _Asked:
-    """A ledger where a clerk is expected."""
+    """Adapts a ledger to the queries that take a caller."""
 
     def __init__(self, store: Any) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""How the catalog's questions are answered: by looking at few rows, however many there are."""
+"""Queries of the catalog read few rows, however many there are."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILLED = """
     analyze;
 """
 
-LISTED = {  # by what the newest hundred of a state are found
+LISTED = {  # the index that finds the newest hundred of a state
     "accepted": "inbox_pkey",
     "leased": "key_token",
     "waiting": "key_token",
@@ -74,7 +74,7 @@ def test_the_newest_entries_of_a_state_are_read_by_an_index(filled: str, state: 
 
 
 FILTERS = (100, "", None, 0, FOREVER_MS)
-KEY = md5(b"l7").digest()  # of a letter
+KEY = md5(b"l7").digest()  # of a dead letter
 QUESTIONS: dict[str, tuple[Sequence[str], tuple[Any, ...]]] = {  # how each is asked
     "accepted_entries": (catalog._LIST_SETTINGS, FILTERS),
     "done_entries": (catalog._LIST_SETTINGS, FILTERS),
@@ -101,7 +101,7 @@ def test_a_query_for_few_of_many_entries_reads_few_rows(filled: str, name: str) 
 
 
 def _rows_read(plan: dict[str, Any]) -> float:
-    """By all scans: what they returned and what they threw away."""
+    """Rows that all scans returned or filtered out."""
     own = 0.0
     if "Relation Name" in plan:
         own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]

@@ -102,7 +102,7 @@ def test_a_message_that_can_never_be_sent_rejects_its_event(url: str, effect: An
                 ctx.notify(**SAID, key="order-1", body="Gone" if wrong == "conflict" else "")
 
             outcome = await app.process(body("1"))
-            in_doubt = effect == "park" and wrong == "arguments"  # it was raised, so nobody knows how far it came
+            in_doubt = effect == "park" and wrong == "arguments"  # it raised, so its effect is uncertain
             assert outcome.status == ("uncertain" if in_doubt else "dead")
             assert ("content" if wrong == "conflict" else "body") in outcome.reason
             await app.process(body("1"))

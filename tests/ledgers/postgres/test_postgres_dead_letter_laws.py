@@ -1,4 +1,4 @@
-"""The PostgreSQL ledger keeps the letters of a ledger elsewhere by the laws of a letterbox."""
+"""The PostgreSQL ledger keeps the laws of a dead-letter store of another ledger."""
 
 from __future__ import annotations
 

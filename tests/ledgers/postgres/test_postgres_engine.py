@@ -1,4 +1,4 @@
-"""The flow on PostgreSQL: what a transaction under way means to its duplicates and to its neighbours."""
+"""The flow on PostgreSQL: the effect of an open transaction on duplicates and other events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def effects(connection: asyncpg.Connection) -> list[str]:
 
 
 class Paused:
-    """A handler that writes, and then waits to be let go."""
+    """A handler that writes, and then waits until the test releases it."""
 
     def __init__(self, app: Semel) -> None:
         self.runs = 0
@@ -53,7 +53,7 @@ class Paused:
 
 
 async def of_two_copies(url: str, number: int) -> tuple[list[str], int, list[str]]:
-    """The second of two workers is given a copy while the first is inside its transaction."""
+    """The second of two workers receives a copy while the first is inside its transaction."""
     async with with_effects(url) as connection:
         first_app, second_app = Semel(url), Semel(url)
         first_handler, second_handler = Paused(first_app), Paused(second_app)
@@ -121,7 +121,7 @@ def test_only_the_failing_transaction_of_a_batch_is_undone(url: str) -> None:
 
 
 def test_a_statement_that_was_not_awaited_is_no_effect(url: str) -> None:
-    """A handler written for SQLite forgets the word: what it did not write must not be recorded as done."""
+    """A handler written for SQLite lacks the `await`: a missing effect must not be recorded as done."""
 
     async def run() -> None:
         async with with_effects(url) as connection:
@@ -143,7 +143,7 @@ def test_a_statement_that_was_not_awaited_is_no_effect(url: str) -> None:
 
 @pytest.mark.parametrize("in_statement", [False, True], ids=["between statements", "inside a statement"])
 def test_a_handler_that_ignores_its_timeout_loses_its_connection_at_its_timeout(url: str, in_statement: bool) -> None:
-    """The only connection for transactions is used by the next handler, and nothing of the first one is in it."""
+    """The next handler uses the only connection, without any write of the first."""
 
     async def story() -> None:
         async with with_effects(url) as connection:

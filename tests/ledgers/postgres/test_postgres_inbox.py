@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own about the inbox: round trips, locks, plans, and backends that die."""
+"""The inbox on PostgreSQL: round trips, locks, plans, and terminated backends."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SETTLED = """
     insert into semel.key (token, until_ms, first_granted_ms, retention_ms, attempts, state, outcome, suspect, digest,
                            tenant, handler, key_text)
     values (nextval('semel.token'), semel.now_ms() + 60000, 0, 60000, 1, 3, 1, false, $1, '', 'h', 'a')
-"""  # what a claim and a settle leave
-SOON_S = 20.0  # for what should happen at once, on a machine that does much else
+"""  # a key that was claimed and settled
+SOON_S = 20.0  # limit for things that happen at once, on a loaded machine
 
 
 @pytest.fixture
@@ -63,13 +63,13 @@ def test_accept_take_and_finish_are_one_round_trip_for_a_batch(url: str, harness
                 trips.append(len(seen))
                 return answer
 
-            await _take_and_finish(connection, harness)  # the driver asks once for the types that it meets
+            await _take_and_finish(connection, harness)  # the driver queries each type once
             await one(inbox.accept(connection, came, None, SCHEMA))
             await one(inbox.accept(connection, [*came, *came], None, SCHEMA))
             mixed = [arrival(harness, f"key {at}") for at in range(40, 60)]
             await one(inbox.accept(connection, [*mixed, *mixed], None, SCHEMA))
             taken = await one(inbox.take(connection, {lane(harness): 100}, LEASE_MS, None, SCHEMA))
-            assert len(taken) == 61  # with one that was put off before
+            assert len(taken) == 61  # with one that was postponed before
             endings = [(Finished(x), Postponed(x, 0), GivenUp(x, "no"))[at % 3] for at, x in enumerate(taken)]
             assert all(await one(inbox.finish(connection, endings, None, SCHEMA)))
             return trips
@@ -78,7 +78,7 @@ def test_accept_take_and_finish_are_one_round_trip_for_a_batch(url: str, harness
 
 
 def test_duplicates_write_nothing(url: str, harness: Harness, ledger: InboxCaller) -> None:
-    """No number of a transaction is spent, so nobody waits for a disk."""
+    """No transaction id is assigned, so no caller waits for a disk."""
     came = [arrival(harness, f"key {at}") for at in range(50)]
     ledger.accept_all(came)
     ledger.do(harness.claim("done"))
@@ -101,7 +101,7 @@ def test_duplicates_write_nothing(url: str, harness: Harness, ledger: InboxCalle
 
 
 def test_a_take_does_not_wait_for_another_take(url: str, harness: Harness, ledger: InboxCaller) -> None:
-    """What another transaction has locked is passed over at once, and is there when that one has given it back."""
+    """Locked rows are skipped at once, and are found after their release."""
     ledger.accept_all([arrival(harness, f"key {at}", event=b"%d" % at) for at in range(10)])
 
     async def take_beside() -> tuple[list[bytes], list[bytes]]:
@@ -150,7 +150,7 @@ def test_an_accept_waits_only_for_an_accept_of_the_same_key(url: str, harness: H
 def test_an_event_is_accepted_after_another_accept_of_it_rolled_back(
     url: str, harness: Harness, ledger: InboxCaller
 ) -> None:
-    """The second waits for the first, whose transaction comes to nothing: it must not be told of a duplicate."""
+    """The second waits for the first, whose transaction rolls back: it must not be a duplicate."""
 
     async def accept_after() -> list[Acceptance]:
         async with connected(url) as first, connected(url) as second, connected(url) as third:
@@ -169,7 +169,7 @@ def test_an_event_is_accepted_after_another_accept_of_it_rolled_back(
 def test_an_event_that_was_done_while_its_accept_waited_is_a_duplicate(
     url: str, harness: Harness, ledger: InboxCaller
 ) -> None:
-    """The one that is waited for is accepted, handled, settled and forgotten before the waiting one can look again."""
+    """The first event is accepted, handled, settled and purged before the waiting accept looks again."""
     claim = harness.claim("a")
 
     async def accept_after() -> list[Acceptance]:
@@ -190,7 +190,7 @@ def test_an_event_that_was_done_while_its_accept_waited_is_a_duplicate(
 
 
 def test_an_accept_is_decided_again_if_its_keys_changed(url: str, harness: Harness, ledger: InboxCaller) -> None:
-    """One of its claims is done, the other is being brought by somebody else: it waits for that, and is not needed."""
+    """One of its claims is done, and a concurrent accept brings the other: it waits for that, and is a duplicate."""
     one, two = of_handler(harness, "one", "a"), of_handler(harness, "two", "a")
     ledger.do(one)
 
@@ -209,7 +209,7 @@ def test_an_accept_is_decided_again_if_its_keys_changed(url: str, harness: Harne
 
 
 def test_keys_are_locked_in_one_order_whatever_the_order_of_the_arrivals(url: str, harness: Harness) -> None:
-    """So nobody waits in a circle: whoever waits for the last key has all before it."""
+    """This prevents deadlocks: a transaction that waits for the last key holds all keys before it."""
     low, high = sorted([arrival(harness, "a"), arrival(harness, "b")], key=lambda one: one.claims[0].digest)
 
     async def accept_beside() -> list[list[Acceptance]]:
@@ -277,7 +277,7 @@ def test_events_that_share_keys_in_any_order_are_accepted_once_without_a_deadloc
 def test_a_key_at_two_order_positions_is_accepted_once_for_each(
     url: str, harness: Harness, ledger: InboxCaller
 ) -> None:
-    """Something is known of the key, and it is accepted all the same: under locks, not by chance."""
+    """The key is known and the event is accepted, under locks."""
     places = [
         [arrival(harness, harness.claim(f"{at}", subject="s", position=place), event=b"%d %d" % (at, place))]
         for at in range(12)
@@ -411,7 +411,7 @@ PLANS: dict[str, tuple[Work, Sequence[str]]] = {
 
 @pytest.mark.parametrize("what", list(PLANS))
 def test_no_plan_reads_a_whole_table(fresh_url: str, what: str) -> None:
-    """Planned while the tables are empty, and kept: it must be right for a million letters too."""
+    """Plans made for empty tables are kept, and must suit a million items too."""
     harness = Harness(open=partial(PostgresLedger.from_url, fresh_url))
     work, expected = PLANS[what]
     plans = asyncio.run(plans_of(fresh_url, lambda connection: work(connection, harness)))

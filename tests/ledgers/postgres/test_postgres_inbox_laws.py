@@ -1,4 +1,4 @@
-"""The PostgreSQL ledger's inbox and letters keep the laws."""
+"""The inbox and the dead letters of the PostgreSQL ledger keep the laws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Four processes empty one inbox, and one of them is killed with letters in its hands: none is lost or in two hands."""
+"""Four processes empty one inbox, and one is killed with taken items: no item is lost or handled twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def claim_on(harness: Harness, event: bytes) -> Claim:
 
 
 def worker(url: str, namespace: str, said: str, dies: bool) -> None:
-    """Says what it has taken before it does anything with it. One of them stands still then, to be killed."""
+    """Report taken items before they are handled. One process then stops, to be killed."""
     out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     asyncio.run(_work(PostgresLedger.from_url(url), harness_of(namespace), out, dies))
 

@@ -84,7 +84,7 @@ class Effects:
         self._runner.run(self._connection.execute(EFFECTS))
 
     def forget(self) -> None:
-        """An empty store: laws of purging and counting see all of it. Numbers go on, as they would."""
+        """Empties the store, because laws of purging and counting read all of it. Sequences continue."""
         self._runner.run(self._connection.execute(FORGET))
 
     def written(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Handlers that share a connection, a commit or a batch: what one of them does must not become another's failure."""
+"""Handlers that share a connection, a commit or a batch do not cause each other's failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRIES = 2
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits is one group, however slow the machine is."""
+    """All waiting sessions are one group, however slow the machine is."""
     monkeypatch.setattr(groups, "GROUP_S", SOON_S)
 
 
@@ -51,7 +51,7 @@ def body(number: int, kind: str) -> dict[str, object]:
 
 
 def app_on(url: str, kind: str, sql: str) -> Semel:
-    """Event 1 runs this SQL, the others do no harm."""
+    """Event 1 runs this SQL, the others run harmless statements."""
     app = Semel(f"{url}?transactions=1")
 
     @app.on(kind, effect="transaction", max_attempts=TRIES)
@@ -62,7 +62,7 @@ def app_on(url: str, kind: str, sql: str) -> Semel:
 
 
 async def to_its_end(app: Semel, kind: str) -> tuple[Outcome, list[str]]:
-    """Event 1, delivered with a neighbour each time, until it is final; and what became of the neighbours."""
+    """Deliver event 1 with another event until it is final. Return its outcome and those of the others."""
     neighbours: list[str] = []
     async with asyncio.timeout(SOON_S):
         for turn in range(1000):
@@ -106,7 +106,7 @@ def test_the_settle_does_not_depend_on_the_handlers_settings(tables: str, patien
 
 
 def test_session_objects_of_a_handler_are_removed_after_its_group(tables: str) -> None:
-    """Else a lock stays with an idle connection, and the next handler waits for it for ever."""
+    """Otherwise a lock stays with an idle connection, and the next handler waits for it forever."""
 
     async def run() -> None:
         sql = "select pg_advisory_lock(99); create temporary table scratch (x integer)"
@@ -123,7 +123,7 @@ def test_session_objects_of_a_handler_are_removed_after_its_group(tables: str) -
 
 
 def test_a_deadlock_caused_by_a_group_is_no_failed_attempt(tables: str, patient: None) -> None:
-    """Each handler writes one row: alone they never wait in a circle. Two groups do: 1 then 2, and 2 then 1."""
+    """Each handler writes one row and cannot deadlock alone. Two groups can: rows 1 then 2, and 2 then 1."""
     met = 0
 
     async def one_of(ledger: PostgresLedger, one: Granted, row: int, gate: asyncio.Barrier | None) -> str:
@@ -208,7 +208,7 @@ def test_a_key_whose_holder_hangs_in_its_commit_does_not_delay_the_batch(tables:
 
 
 def test_grants_of_a_failed_batch_are_released(tables: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody hears of them: they would count as attempts, and as holders that vanished."""
+    """No caller receives them: they would count as attempts of vanished holders."""
     monkeypatch.setattr(claims, "TRIES", 2)
 
     async def run() -> None:
@@ -267,7 +267,7 @@ async def soon_true(true: Callable[[], bool]) -> None:
 
 
 def test_connections_to_a_read_only_server_are_not_kept(tables: str) -> None:
-    """As after a failover that hangs up on nobody: those that are open stay with what is a replica now."""
+    """As after a failover that closes no connection: open connections stay with the demoted primary."""
     database = tables.rpartition("/")[2]
 
     async def run() -> None:

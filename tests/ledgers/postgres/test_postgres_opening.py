@@ -1,4 +1,4 @@
-"""The URL, the schema and its versions, and what the doctor is told."""
+"""The URL, the schema and its versions, and the facts for the doctor."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_concurrent_migrators_run_every_step_once(empty_database: str) -> None:
 
 
 def test_a_migration_waits_for_a_table_lock_and_retries(empty_database: str) -> None:
-    """Somebody holds what it needs for longer than it waits at a time."""
+    """Another transaction holds the table for longer than one lock timeout."""
 
     async def run() -> None:
         async with opened(empty_database) as ledger, connected(empty_database) as other:

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own about the outbox: round trips, plans, HOT updates, replies that are lost, migrations."""
+"""The outbox on PostgreSQL: round trips, plans, HOT updates, lost replies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def crossings(dispatches: list[Dispatch]) -> list[Crossing]:
 
 
 def test_every_call_of_a_relay_is_one_round_trip_for_a_batch(url: str, harness: Harness) -> None:
-    """So a notification costs a small part of a statement: four for a hundred of them, and one for their callbacks."""
+    """A hundred notifications cost four statements, and one for their callbacks."""
 
     async def run() -> list[int]:
         async with Relay(url) as relay, opened(relay.url) as ledger:
@@ -123,7 +123,7 @@ ATTEMPTS = """
 
 
 async def fill(connection: Any, first: int, last: int) -> None:
-    """With what was finished long ago."""
+    """Insert notifications that ended long ago."""
     await connection.execute(FINISHED, first, last)
     await connection.execute(ATTEMPTS, first, last)
     await connection.execute("analyze semel.notification, semel.attempt, semel.dispatch")
@@ -179,7 +179,7 @@ BUFFERS = re.compile(r"shared hit=(\d+)(?: read=(\d+))?")
 
 
 async def pages_of_a_take(connection: Any, harness: Harness, tag: str) -> int:
-    """Pages that a take of twenty touches, once its plans are made."""
+    """Pages that a take of twenty reads, with cached plans."""
     pages = 0
     for turn in range(3):
         said = [notification(harness, f"{tag} {turn} {n}") for n in range(20)]
@@ -220,7 +220,7 @@ def test_the_writes_to_a_notification_are_hot_updates(fresh_url: str, harness: H
                 await outbox.cross(crossings(taken))
                 assert all(await outbox.record([answered(harness, one, Accepted("r")) for one in taken]))
                 await outbox.apply_reports([DeliveryReport("delivered", one.id) for one in taken])
-            await ledger.close()  # its statistics are told at the end
+            await ledger.close()  # its statistics are reported at the end
 
             async def told() -> bool:
                 await connection.execute("select pg_stat_clear_snapshot()")

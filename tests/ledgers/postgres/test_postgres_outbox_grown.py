@@ -1,4 +1,4 @@
-"""An outbox that has grown: what it costs when much was sent and when much waits, and who meets whom then."""
+"""The cost and the races of an outbox with many sent and many waiting notifications."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_plan_made_for_an_empty_queue_does_not_read_all_of_a_long_one(fresh_ur
 
 
 def test_a_take_reads_as_many_pages_however_much_waits_elsewhere(fresh_url: str, harness: Harness) -> None:
-    """In a lane that nobody asks for, and behind one whose outcome nobody knows."""
+    """In a lane that is not taken, and behind an uncertain one."""
 
     async def run() -> list[int]:
         async with connected(fresh_url) as connection:
@@ -160,7 +160,7 @@ def test_a_purge_finds_its_rows_by_an_index(
 
 
 async def looking(connection: Any, harness: Harness, *keys: str) -> list[Dispatch]:
-    """In the hands of whoever looks them up."""
+    """Taken for a look-up."""
     await add(connection, *[notification(harness, key) for key in keys])
     taken = await take(connection, harness)
     await cross(connection, *taken)
@@ -210,7 +210,7 @@ def ordered(harness: Harness, count: int) -> list[Notification]:
 def test_the_next_in_order_is_released_although_it_was_blocked_meanwhile(
     fresh_url: str, harness: Harness, planted: bool
 ) -> None:
-    """The one that ends does not see that the next is being set aside, which in turn does not see the end."""
+    """The ending transaction does not see that the next is being blocked, and the blocking one does not see the end."""
 
     async def run() -> list[Dispatch]:
         async with begun(fresh_url) as setter, connected(fresh_url) as second, connected(fresh_url) as third:
@@ -219,7 +219,7 @@ def test_the_next_in_order_is_released_although_it_was_blocked_meanwhile(
             await add(third, *ordered(harness, 400))
             (head,) = await take(third, harness)
             assert await cross(third, head) != []
-            assert await take(setter, harness, room=1) == []  # sets them aside
+            assert await take(setter, harness, room=1) == []  # blocks them
             ended = asyncio.create_task(record(second, answered(harness, head, Accepted("r"))))
             if not planted:
                 await waits(third, second)
@@ -247,7 +247,7 @@ def test_an_operator_and_a_relay_that_end_two_of_one_order_key_release_the_next(
             assert await take(third, harness, room=1) == []
             assert await record(first, answered(harness, head, Accepted("r"))) == [True]
             decided = asyncio.create_task(ledger.outbox.decide(Decision(said[1].id, "cancelled", "because", "ada")))
-            await asyncio.sleep(0.2)  # it waits, or has ended before: nobody is left behind in either case
+            await asyncio.sleep(0.2)  # it waits, or has ended before: both are correct
             await first.execute("commit")
             assert await asyncio.wait_for(decided, SOON_S) == "cancelled"
             return await take(third, harness)

@@ -1,4 +1,4 @@
-"""`semel.notify`, the outbox in plain SQL: what it adds is what Python adds."""
+"""`semel.notify`, the outbox in plain SQL, adds the same rows as Python."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ledger(harness: Harness) -> Iterator[OutboxCaller]:
 
 
 def arguments(one: Notification) -> dict[str, Any]:
-    """As somebody would say it in SQL."""
+    """The call in plain SQL."""
     said = {NAMES.get(name, name): getattr(one, name) for name in one.__struct_fields__}
     guard: Guard | None = said.pop("guard")
     if guard is not None:
@@ -251,7 +251,7 @@ def stored(url: str) -> int:
 
 
 def test_sql_refuses_exactly_the_characters_that_python_cannot_print(url: str) -> None:
-    """All letters that there are in this Python; of those that it does not know yet the server may know more."""
+    """All characters of this Python. The server may know a later version of Unicode."""
     sql = """
         create function pg_temp.refused(letter text) returns boolean language plpgsql as $$
         begin
@@ -278,7 +278,7 @@ def test_sql_refuses_exactly_the_characters_that_python_cannot_print(url: str) -
 def test_characters_that_this_python_does_not_know_do_not_block_a_take(
     url: str, harness: Harness, ledger: OutboxCaller
 ) -> None:
-    """They are in a later version of Unicode, in which somebody else has judged them."""
+    """They are in a later version of Unicode, which another Python supports."""
     newer = next(chr(n) for n in range(0x1FA00, 0x1FBFF) if not chr(n).isprintable())
     said = arguments(notification(harness, "known"))
     notified(url, said, {**said, "key": f"newer {newer}", "kind": "x", "order_key": newer})
@@ -349,7 +349,7 @@ def test_sql_uses_the_lanes_of_python(url: str, harness: Harness, ledger: Outbox
 def test_an_unreadable_notification_does_not_block_others(
     url: str, harness: Harness, ledger: OutboxCaller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody has written into the table by hand."""
+    """A row that was changed by hand."""
     ledger.add(notification(harness, "broken"), notification(harness, "whole"))
     broken = notification(harness, "broken").id
 
@@ -365,7 +365,7 @@ def test_an_unreadable_notification_does_not_block_others(
 
 
 def test_a_notification_purged_during_notify_is_added_again(fresh_url: str) -> None:
-    """Whoever calls would else go on without a message, and without an answer."""
+    """Otherwise the caller would continue without a message and without a result."""
     said = {"key": "k", "kind": "shipping", "recipient": "+491", "channel": "sms", "body": '"On its way"'}
     pause = """
         create function public.pause() returns trigger language plpgsql
@@ -380,7 +380,7 @@ def test_a_notification_purged_during_notify_is_added_again(fresh_url: str) -> N
             await eye.execute(pause)
             async with blocker.transaction():
                 await blocker.execute("select pg_advisory_xact_lock(77)")
-                answer = asyncio.create_task(notify(caller, said))  # it has seen the old one when it waits
+                answer = asyncio.create_task(notify(caller, said))  # it has read the old one when it waits
                 waits = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
                 async with asyncio.timeout(SOON_S):
                     while not await eye.fetchval(waits):
@@ -396,7 +396,7 @@ def test_a_notification_purged_during_notify_is_added_again(fresh_url: str) -> N
 def test_an_unreadable_notification_is_released_and_can_be_cancelled(
     url: str, harness: Harness, ledger: OutboxCaller
 ) -> None:
-    """Else each relay would take it again as soon as its lease is over."""
+    """Otherwise each relay would take it again when its lease expires."""
     said = notification(harness, "k-1")
     ledger.add(said)
 

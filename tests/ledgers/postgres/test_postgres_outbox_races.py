@@ -56,7 +56,7 @@ async def add(connection: Any, *notifications: Notification) -> None:
 
 @asynccontextmanager
 async def begun(url: str) -> AsyncIterator[Any]:
-    """A connection with a transaction that is open until somebody says `commit`."""
+    """A connection with an open transaction."""
     async with connected(url) as connection:
         await connection.execute("begin")
         yield connection
@@ -93,7 +93,7 @@ def test_a_take_does_not_wait_for_another_take(url: str, harness: Harness) -> No
 
 
 def test_the_next_of_an_order_key_is_not_taken_while_the_oldest_is(url: str, harness: Harness) -> None:
-    """What is locked is passed over; so must be what stands behind it."""
+    """Locked rows are skipped, and so are those behind them in order."""
 
     async def run() -> None:
         async with begun(url) as first, connected(url) as second:
@@ -110,7 +110,7 @@ def test_the_next_of_an_order_key_is_not_taken_while_the_oldest_is(url: str, har
 def test_an_older_notification_that_is_committed_late_waits_for_the_one_begun(
     fresh_url: str, harness: Harness, planted: bool
 ) -> None:
-    """Its place is before one that a relay is just taking: they are sent one after the other all the same."""
+    """It precedes one that a relay is taking; they are still sent one after the other."""
 
     async def run() -> tuple[list[str], list[str]]:
         async with begun(fresh_url) as caller, begun(fresh_url) as first, connected(fresh_url) as second:
@@ -306,7 +306,7 @@ def test_many_relays_do_not_deadlock(fresh_url: str, harness: Harness) -> None:
     async def run() -> int:
         async with opened(fresh_url) as one, opened(fresh_url) as two:
             await asyncio.gather(*[relay((one, two)[at % 2].outbox, at) for at in range(crowd)])
-        async with connected(fresh_url) as connection:  # what the others have told when they left
+        async with connected(fresh_url) as connection:  # statistics that the others reported when they closed
             sql = "select deadlocks from pg_stat_database where datname = current_database()"
             return int(await connection.fetchval(sql))
 

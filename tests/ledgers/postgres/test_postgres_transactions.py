@@ -1,4 +1,4 @@
-"""Handlers' transactions on PostgreSQL: grouped, interrupted, unanswered, waited for."""
+"""Transactions of handlers on PostgreSQL: groups, interruptions, lost replies, waiting."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def proxy(url: str) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits is one group, however slow the machine is."""
+    """All waiting sessions are one group, however slow the machine is."""
     monkeypatch.setattr(groups, "GROUP_S", SOON_S)
 
 
@@ -245,7 +245,7 @@ async def _gone(connection: asyncpg.Connection, pid: int) -> None:
 
 @pytest.mark.parametrize("lost", ["request", "reply"])
 def test_a_commit_whose_reply_is_lost_is_checked(table: str, proxy: FaultProxy, patient: None, lost: str) -> None:
-    """Its reply is lost: it was done, and is told as done. Its request is lost: it was not, and is told so."""
+    """A lost reply: the write took effect and is reported so. A lost request: it did not, and is reported so."""
 
     def lose(boundary: str) -> None:
         if boundary == "before_commit" and armed:
@@ -336,7 +336,7 @@ def test_waiting_ends_with_the_transaction_that_holds_the_key(table: str) -> Non
                 await asyncio.gather(holding, *waiters)
             assert await other.claim([claims[0]]) == [Settled(Done(b"1"))]
             async with asyncio.timeout(SOON_S):
-                await other.wait(claims[1], SOON_S)  # nobody holds it
+                await other.wait(claims[1], SOON_S)  # it is not held
 
     asyncio.run(run())
 
