@@ -80,7 +80,7 @@ class DeadLetterTopic:
     """Sends dead letters one by one.
 
     `settle` is called on the loop when a dead letter is durable, and never before. `forget` is called instead if the
-    partition of its message was taken away.
+    partition of its message was revoked.
     """
 
     def __init__(

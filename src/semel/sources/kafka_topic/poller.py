@@ -310,9 +310,9 @@ class Poller:
             wanted = self._full or span >= (behind_max // 2 if lane.paused else behind_max)
             if wanted is not lane.paused:
                 (pause if wanted else resume).append(lane)
-        for lanes, change in ((pause, "pause"), (resume, "resume")):
+        for lanes, change in ((pause, self._consumer.pause), (resume, self._consumer.resume)):
             if lanes:
-                getattr(self._consumer, change)([self._topic_partition(lane) for lane in lanes])
+                change([self._topic_partition(lane) for lane in lanes])
                 for lane in lanes:
                     lane.paused = lanes is pause
         self._counts.paused += len(pause)

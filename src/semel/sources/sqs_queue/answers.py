@@ -54,38 +54,38 @@ class BatchSender(Generic[E]):
     def __init__(
         self,
         send: Callable[[list[E]], Awaitable[list[E]]],
-        lanes: int,
+        concurrency: int,
         random: Callable[[], float],
         weight: Callable[[E], int] = lambda _: 0,
         weight_max: int = 0,
     ) -> None:
         self._send = send
-        self._most = lanes  # requests at a time
+        self._concurrency = concurrency  # requests at a time
         self._random = random
         self._weight = weight
         self._weight_max = weight_max
         self._waiting: deque[E] = deque()
-        self._lanes: set[asyncio.Task[None]] = set()
-        self._open = 0  # lanes that will still look at `_waiting`; a lane that has just ended does not
+        self._senders: set[asyncio.Task[None]] = set()
+        self._open = 0  # senders that will still check `_waiting`; one that has just ended does not
 
     def add(self, entry: E) -> None:
         self._waiting.append(entry)
-        if self._open < self._most and len(self._waiting) > ENTRIES_MAX * self._open:
+        if self._open < self._concurrency and len(self._waiting) > ENTRIES_MAX * self._open:
             self._open += 1
-            lane = asyncio.get_running_loop().create_task(self._lane())
-            self._lanes.add(lane)
-            lane.add_done_callback(self._ended)
+            sender = asyncio.get_running_loop().create_task(self._send_batches())
+            self._senders.add(sender)
+            sender.add_done_callback(self._ended)
 
     async def drained(self) -> None:
         """Wait until every entry is sent."""
-        while self._lanes:
-            await asyncio.wait(self._lanes)
+        while self._senders:
+            await asyncio.wait(self._senders)
 
     def cancel(self) -> None:
-        for lane in self._lanes:
-            lane.cancel()
+        for sender in self._senders:
+            sender.cancel()
 
-    async def _lane(self) -> None:
+    async def _send_batches(self) -> None:
         failures = 0
         try:
             while self._waiting:
@@ -109,11 +109,11 @@ class BatchSender(Generic[E]):
             batch.append(self._waiting.popleft())
         return batch
 
-    def _ended(self, lane: asyncio.Task[None]) -> None:
-        self._lanes.discard(lane)
-        if not lane.cancelled() and (error := lane.exception()) is not None:
+    def _ended(self, sender: asyncio.Task[None]) -> None:
+        self._senders.discard(sender)
+        if not sender.cancelled() and (error := sender.exception()) is not None:
             asyncio.get_running_loop().call_exception_handler(
-                {"message": "a batch request to SQS crashed", "exception": error, "task": lane}
+                {"message": "a batch request to SQS crashed", "exception": error, "task": sender}
             )
 
 
