@@ -1,4 +1,4 @@
-"""Deciding about many: a steady rate, a replay that is killed and given again, and lists that are read page by page."""
+"""Decisions about many events: a steady rate, a killed and repeated replay, and paged lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/dead-letters.md shows what the commands say: its console blocks are run, one after the other."""
+"""docs/dead-letters.md matches the commands: its console blocks are run one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`semel doctor`, as it is called: what it prints, and how it ends."""
+"""`semel doctor`: its output and its exit codes."""
 
 from __future__ import annotations
 

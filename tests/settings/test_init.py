@@ -1,4 +1,4 @@
-"""The file that `semel init` writes: it can be used as it stands, and names every setting."""
+"""The file that `semel init` writes is usable unchanged, and contains every setting."""
 
 from __future__ import annotations
 

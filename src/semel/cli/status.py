@@ -109,7 +109,7 @@ async def _paused(outbox: Notifications, backlog: list[Backlog]) -> list[PausedP
 
 
 def hints(found: LedgerStatus) -> list[str]:
-    """What needs attention, with a command for each."""
+    """Lines that name what needs attention, with a command for each."""
     dead, uncertain = found.states["dead"], found.states["uncertain"]
     lines = []
     if dead:

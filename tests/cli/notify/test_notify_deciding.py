@@ -1,4 +1,4 @@
-"""`semel notify resolve|cancel`: what is chosen, who is asked, what is told, and that others may decide meanwhile."""
+"""`semel notify resolve|cancel`: selection, confirmation, output, and concurrent decisions."""
 
 from __future__ import annotations
 

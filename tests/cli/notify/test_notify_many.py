@@ -1,4 +1,4 @@
-"""`semel notify resend|cancel|resolve` after an outage: hundreds at once, interrupted, and asked for again."""
+"""`semel notify resend|cancel|resolve` after an outage: hundreds at once, interrupted and repeated."""
 
 from __future__ import annotations
 

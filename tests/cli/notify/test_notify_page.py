@@ -1,4 +1,4 @@
-"""docs/notify.md says what the commands say."""
+"""docs/notify.md matches the commands."""
 
 from __future__ import annotations
 

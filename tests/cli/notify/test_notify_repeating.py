@@ -1,4 +1,4 @@
-"""`semel notify resend|erase`: a second message only on purpose, and a customer who is forgotten."""
+"""`semel notify resend|erase`: deliberate second messages, and erased customers."""
 
 from __future__ import annotations
 
