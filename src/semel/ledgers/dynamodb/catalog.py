@@ -27,7 +27,7 @@ INDEXED = ("dead", "uncertain")
 _STATES = {int(KeyState.LEASED): "leased", int(KeyState.WAITING): "waiting", int(KeyState.SETTLED): "done"}
 
 
-class CatalogReader:
+class DynamoCatalog:
     def __init__(self, client: DynamoClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock

@@ -105,9 +105,7 @@ class Claimer:
         raise self._undecided(claim)
 
     async def _claim_several(self, claim: Claim) -> Verdict:
-        keys = [items.key_of(digest) for digest in items.digests_of(claim)]
-        if claim.order is not None:
-            keys.append(items.subject_of(claim.order.subject))
+        keys = _keys(claim)
         nonce = token_bytes(NONCE_BYTES)
         written: dict[int, Verdict] = {}  # by token
         for attempt in range(ROUNDS_MAX):
@@ -229,7 +227,7 @@ class Settler:
         keys = [found.get((digest, items.KEY)) for digest in items.digests_of(claim)]
         held = [item for item in keys if item is not None and is_held(item, lease)]
         if len(held) < len(keys):
-            return SettlePlan(False, [])  # another lease has an alias, which stands for the same effect
+            return SettlePlan(False, [])  # another lease has an alias, which means the same effect
         table = self._client.table
         if isinstance(outcome, Release):
             writes = [("Put", expressions.put(table, items.released(item, now), items.version(item))) for item in held]

@@ -36,7 +36,7 @@ TRANSIENT_REASONS = ("TransactionConflict", "ThrottlingError", "ProvisionedThrou
 CANCELLED = "TransactionCanceledException"
 
 
-class Refused(Struct, frozen=True):
+class WriteRefusal(Struct, frozen=True):
     """Conditions that did not hold; nothing was written. Per write: the stored item if it was returned, and whether its
     condition failed."""
 
@@ -119,16 +119,16 @@ class DynamoClient:
                 )
             await asyncio.sleep(wait_s)
 
-    async def write(self, operation: str, request: Request) -> Refused | None:
+    async def write(self, operation: str, request: Request) -> WriteRefusal | None:
         """Write one item under its condition. Returns None if it was written."""
         try:
             await self.ask(operation, **request)
         except ConditionNotMet as refusal:
             item = refusal.response.get("Item")
-            return Refused((load_item(item) if item else None,), (True,))
+            return WriteRefusal((load_item(item) if item else None,), (True,))
         return None
 
-    async def write_together(self, writes: Sequence[tuple[str, Request]]) -> Refused | None:
+    async def write_together(self, writes: Sequence[tuple[str, Request]]) -> WriteRefusal | None:
         """Write several items under their conditions ("Put", "Update", "Delete", "ConditionCheck"): all or none.
 
         Each call has its own ClientRequestToken, by which the service recognises a retry of this call only."""
@@ -140,7 +140,7 @@ class DynamoClient:
             if any(reason["Code"] not in ("None", "ConditionalCheckFailed", *TRANSIENT_REASONS) for reason in reasons):
                 raise InvalidRequest("; ".join(reason.get("Message", reason["Code"]) for reason in reasons)) from None
             stored = [reason.get("Item") for reason in reasons]
-            return Refused(
+            return WriteRefusal(
                 tuple(load_item(item) if item else None for item in stored),
                 tuple(reason["Code"] == "ConditionalCheckFailed" for reason in reasons),
             )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from semel.ledgers.dynamodb import doctor as diagnosis
 from semel.ledgers.dynamodb import expressions, items
-from semel.ledgers.dynamodb.catalog import CatalogReader, parse_key
+from semel.ledgers.dynamodb.catalog import DynamoCatalog, parse_key
 from semel.ledgers.dynamodb.claims import Claimer, Settler, all_or_raise, run_batch
 from semel.ledgers.dynamodb.client import DynamoClient
 from semel.ledgers.dynamodb.dead_letters import DeadLetterDecisions
@@ -140,7 +140,7 @@ class DynamoLedger:
         self._claimer = Claimer(self._client, self._clock, Tokens(random.getrandbits), address.margin_ms)
         self._purge = DynamoPurge(self._client, self._clock)
         self._decisions = DeadLetterDecisions(self._client, self._clock)
-        self._catalog = CatalogReader(self._client, self._clock)
+        self._catalog = DynamoCatalog(self._client, self._clock)
         self._schema = TableSchema(self._client)
 
     @classmethod

@@ -7,7 +7,6 @@ therefore run repeatedly, concurrently, and while the table is in use.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from semel.ledgers.dynamodb.client import DynamoClient, NoTable
@@ -34,7 +33,7 @@ DEAD_LETTERS_INDEX = {
     "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["handler", "tenant", "reason"]},
 }
 
-SchemaStep = tuple[str, Callable[[], Awaitable[bool]]]
+SchemaStep = tuple[str, str, dict[str, Any]]  # its name, the operation and its request
 
 
 class TableSchema:
@@ -45,7 +44,7 @@ class TableSchema:
         self._table = client.table
 
     async def pending(self) -> list[str]:
-        return [name for name, _ in await self._steps()]
+        return [name for name, _, _ in await self._steps()]
 
     async def migrate(self) -> list[str]:
         """Run the missing steps. Returns those that this call made."""
@@ -54,8 +53,8 @@ class TableSchema:
             steps = await self._steps()
             if not steps:
                 return done
-            name, do = steps[0]
-            if await do():
+            name, operation, request = steps[0]
+            if await self._change(operation, request):
                 done.append(name)
             await self._until_ready()
         raise LedgerUnavailable(f"{self._client.address}: other processes keep changing it; run `semel migrate` again")
@@ -81,9 +80,26 @@ class TableSchema:
 
     async def _steps(self) -> list[SchemaStep]:
         """The missing steps, in order."""
-        table: SchemaStep = (f"create the table {self._table}, on demand, with the index {INDEX}", self._create_table)
-        ttl: SchemaStep = (f"turn on time to live by the attribute {TTL}", self._turn_ttl_on)
-        backups: SchemaStep = ("turn on point-in-time recovery", self._turn_backups_on)
+        table: SchemaStep = (
+            f"create the table {self._table}, on demand, with the index {INDEX}",
+            "create_table",
+            {
+                "KeySchema": KEYS,
+                "AttributeDefinitions": ATTRIBUTES,
+                "BillingMode": "PAY_PER_REQUEST",
+                "GlobalSecondaryIndexes": [DEAD_LETTERS_INDEX],
+            },
+        )
+        ttl: SchemaStep = (
+            f"turn on time to live by the attribute {TTL}",
+            "update_time_to_live",
+            {"TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL}},
+        )
+        backups: SchemaStep = (
+            "turn on point-in-time recovery",
+            "update_continuous_backups",
+            {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}},
+        )
         described = await self.describe()
         if described is None:
             return [table, ttl, backups]
@@ -97,38 +113,16 @@ class TableSchema:
             )
         steps: list[SchemaStep] = []
         if INDEX not in [index["IndexName"] for index in described.get("GlobalSecondaryIndexes", [])]:
-            steps.append((f"add the index {INDEX}", self._add_index))
+            index = {"GlobalSecondaryIndexUpdates": [{"Create": DEAD_LETTERS_INDEX}]}
+            request = {"AttributeDefinitions": ATTRIBUTES, **index}
+            steps.append((f"add the index {INDEX}", "update_table", request))
         if not await self.ttl_on():
             steps.append(ttl)
         if not await self.backups_on():
             steps.append(backups)
         return steps
 
-    async def _create_table(self) -> bool:
-        return await self._do(
-            "create_table",
-            KeySchema=KEYS,
-            AttributeDefinitions=ATTRIBUTES,
-            BillingMode="PAY_PER_REQUEST",
-            GlobalSecondaryIndexes=[DEAD_LETTERS_INDEX],
-        )
-
-    async def _add_index(self) -> bool:
-        return await self._do(
-            "update_table",
-            AttributeDefinitions=ATTRIBUTES,
-            GlobalSecondaryIndexUpdates=[{"Create": DEAD_LETTERS_INDEX}],
-        )
-
-    async def _turn_ttl_on(self) -> bool:
-        return await self._do("update_time_to_live", TimeToLiveSpecification={"Enabled": True, "AttributeName": TTL})
-
-    async def _turn_backups_on(self) -> bool:
-        return await self._do(
-            "update_continuous_backups", PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
-        )
-
-    async def _do(self, operation: str, **request: Any) -> bool:
+    async def _change(self, operation: str, request: dict[str, Any]) -> bool:
         """Make a change. Returns False if another process has made it or is changing the table."""
         try:
             await self._client.ask(operation, TableName=self._table, **request)

@@ -27,7 +27,7 @@ RECORD_STATES = {1: "leased", 2: "waiting", DONE_NULL: "done", DONE: "done"}
 PRINTED, ALIAS, HAS_ATTEMPTS, COPIED = 16, 32, 64, 128
 
 
-class CatalogReader:
+class RedisCatalog:
     def __init__(self, names: KeyNames, topology: Topology) -> None:
         self._names = names
         self._topology = topology
@@ -50,11 +50,12 @@ class CatalogReader:
 
     async def history(self, digest: bytes) -> list[Entry]:
         key = digest.hex()
-        records, dead_letters = await self._all_of(digest)
+        records = await self._of_each_tag("GET", self._names.candidate_names(RECORD, digest))
+        _, dead_letters = await self.dead_letters_of(digest)
         found = [
             (record[1:8], replace(entry, generation=generation(dead_letters, record[1:8])))
             for record in records
-            if (entry := entry_from_record(digest, record, aliases=True)) is not None
+            if record is not None and (entry := entry_from_record(digest, record, aliases=True)) is not None
         ]
         found += [
             (dead_letter.token, dead_letter.entry(key, generation(dead_letters, dead_letter.token)))
@@ -162,20 +163,15 @@ class CatalogReader:
             for entry, token in found
         ]
 
-    async def _all_of(self, digest: bytes) -> tuple[list[bytes], list[StoredDeadLetter]]:
-        records = await self._of_each_tag("GET", self._names.candidate_names(RECORD, digest))
-        _, dead_letters = await self.dead_letters_of(digest)
-        return [record for record in records if record is not None], dead_letters
-
-    async def _of_each_tag(self, what: str, names: Iterable[bytes]) -> list[Any]:
+    async def _of_each_tag(self, name_of_command: str, names: Iterable[bytes]) -> list[Any]:
         """Run one command for a name of each tag."""
-        asked: dict[Node, list[tuple[int, bytes]]] = {}
+        by_node: dict[Node, list[tuple[int, bytes]]] = {}
         for bucket, name in enumerate(names):
-            asked.setdefault(await self._topology.node(bucket), []).append((bucket, name))
+            by_node.setdefault(await self._topology.node(bucket), []).append((bucket, name))
         answers: list[Any] = [None] * BUCKETS
-        for node, some in asked.items():
+        for node, pairs in by_node.items():
             for (bucket, _), answer in zip(
-                some, await _pipeline(node, [command(what, name) for _, name in some]), strict=True
+                pairs, await _pipeline(node, [command(name_of_command, name) for _, name in pairs]), strict=True
             ):
                 answers[bucket] = answer
         return answers

@@ -8,7 +8,7 @@ import time
 from msgspec import structs
 from redis.exceptions import RedisError, ResponseError
 
-from semel.ledgers.redis.catalog import INDEXED, CatalogReader
+from semel.ledgers.redis.catalog import INDEXED, RedisCatalog
 from semel.ledgers.redis.dispatch import describe_error
 from semel.ledgers.redis.topology import Node, Topology, check_server, eviction_policy, parse_info
 from semel.ledgers.redis.url import RedisAddress
@@ -18,7 +18,7 @@ from semel.values.errors import ConfigError, LedgerUnavailable
 SKEW_MAX_S = 2.0  # tokens start at the server's time, so the clocks of two servers should agree
 
 
-async def diagnose(address: RedisAddress, topology: Topology, reader: CatalogReader) -> list[Fact]:
+async def diagnose(address: RedisAddress, topology: Topology, reader: RedisCatalog) -> list[Fact]:
     facts: list[Fact] = [Fact("store", address.shown)]
     try:
         async with asyncio.timeout(max(4 * address.timeout_s, 10)):
@@ -36,18 +36,15 @@ async def diagnose(address: RedisAddress, topology: Topology, reader: CatalogRea
 
 async def _of_node(address: RedisAddress, node: Node) -> list[Fact]:
     info = parse_info(await node.ask("INFO"))
-    facts = [Fact("version", _version(info)), _memory(info)]
+    version = f"Redis {info.get('redis_version', 'unknown')}"
+    if "valkey_version" in info:
+        version = f"Valkey {info['valkey_version']}"
+    facts = [Fact("version", version), _memory(info)]
     try:
         check_server(info, address, node.shown)
     except ConfigError as error:
         facts.append(Fact("usable", str(error), "error"))
     return [*facts, await _persistence(node, info), await _replicas(address, node, info), await _clock(node)]
-
-
-def _version(info: dict[str, str]) -> str:
-    if "valkey_version" in info:
-        return f"Valkey {info['valkey_version']}"
-    return f"Redis {info.get('redis_version', 'unknown')}"
 
 
 def _memory(info: dict[str, str]) -> Fact:
@@ -131,7 +128,7 @@ async def _cluster_state(node: Node, masters: int) -> Fact:
     return Fact("cluster", f"ok, {masters} masters")
 
 
-async def _dead_letters(reader: CatalogReader) -> list[Fact]:
+async def _dead_letters(reader: RedisCatalog) -> list[Fact]:
     counted = await reader.count_dead_letters()
     waiting = sum(counted.values())
     info = ", ".join(f"{counted[state]} {state}" for state in INDEXED)

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from semel.ledgers.redis import codec
 from semel.ledgers.redis import doctor as diagnosis
-from semel.ledgers.redis.catalog import CatalogReader, entry_from_record, parse_key
+from semel.ledgers.redis.catalog import RedisCatalog, entry_from_record, parse_key
 from semel.ledgers.redis.codec import SCRIPTS, Times, command, script_call
 from semel.ledgers.redis.dead_letters import DISCARD, REPLAY, pack_dead_letter, pack_decision, pack_done, undecided
 from semel.ledgers.redis.dispatch import ScriptCall, ScriptDispatcher
@@ -41,7 +41,7 @@ class PurgeScan:
     """Scans all names in bounded steps and deletes what is past its retention. The next purge continues from there."""
 
     def __init__(
-        self, reader: CatalogReader, topology: Topology, dispatch: ScriptDispatcher, names: KeyNames, *, thorough: bool
+        self, reader: RedisCatalog, topology: Topology, dispatch: ScriptDispatcher, names: KeyNames, *, thorough: bool
     ) -> None:
         """`thorough`: scan all names, because the server's own expiry does not apply to the clock of a test."""
         self._thorough = thorough
@@ -125,7 +125,7 @@ class RedisLedger:
         self._names = KeyNames(address.prefix, address.together, in_cluster=address.kind == "cluster")
         self._topology = topology_of(address)
         self._dispatch = ScriptDispatcher(address, self._topology, observe)
-        self._reader = CatalogReader(self._names, self._topology)
+        self._reader = RedisCatalog(self._names, self._topology)
         self._scan = PurgeScan(self._reader, self._topology, self._dispatch, self._names, thorough=clock is not None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._check_due = 0.0

@@ -11,6 +11,7 @@ from semel.ports import DataLoss, Traits
 # a key twice at the same time. Tokens do not decrease after a failover, because they start at the server's time.
 
 ALL = "all data"
+SNAPSHOT = "writes after the last snapshot"
 SECOND = "about the last second (appendfsync everysec)"
 SLOW_DISK = "writes that waited for a running sync, at most two seconds (appendfsync everysec)"
 UNREPLICATED = "writes that its replicas did not have yet"
@@ -26,7 +27,7 @@ def profiles() -> list[Traits]:
         _traits("Redis, no persistence", nothing, caveat="loses all data at a restart"),
         _traits(
             "Redis, snapshots only",
-            _both("writes after the last snapshot"),
+            DataLoss(store_killed=SNAPSHOT, power_loss=SNAPSHOT),
             caveat="a restart loses the writes after its last snapshot",
         ),
         _traits("Redis, appendfsync everysec", every_second, caveat="may lose the last second on power loss"),
@@ -61,10 +62,6 @@ def traits_of(address: RedisAddress) -> Traits:
 
 def _traits(name: str, loses: DataLoss, *, durable: bool = True, caveat: str = "") -> Traits:
     return Traits(name=name, durable=durable, transactional=False, caveat=caveat, loses=loses)
-
-
-def _both(loss: str) -> DataLoss:
-    return DataLoss(store_killed=loss, power_loss=loss)
 
 
 def _with(loses: DataLoss, failover: str) -> DataLoss:
