@@ -14,11 +14,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 import apsw
 
+from semel.ledgers.sqlite.database import DatabaseFiles
 from semel.values.errors import LedgerUnavailable, TransactionOver
 
 T = TypeVar("T")
@@ -117,37 +120,18 @@ class Session(Job, Generic[Opened]):
             self.opened.set_result(opened)
 
 
-class Files(Protocol):
-    """The files of the database."""
-
-    def disconnect(self, connection: apsw.Connection) -> None:
-        """Close a connection."""
-
-    def check(self) -> None:
-        """Raise LedgerUnavailable if the connection must not be used any more."""
-
-    def check_all(self) -> None:
-        """The same, for every file of the database."""
-
-    def save(self, connection: apsw.Connection) -> None:
-        """Save the commits that would be lost with a removed file."""
-
-
 class Writer:
     """Submits jobs to the thread, which starts with the first job, and again with the first job after `close`."""
 
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
-        files: Files,
+        files: DatabaseFiles,
         observe: Callable[[str], None] | None = None,
         begin: str = "begin immediate",
     ) -> None:
         """IMMEDIATE takes the write lock before the first read, so that a write never relies on a stale read."""
-        self._connect = connect
-        self._files = files
-        self._observe = observe
-        self._begin = begin
+        self._new_thread = partial(_Thread, connect, files, observe, begin)
         self._thread: _Thread | None = None
         self._changing = threading.Lock()
 
@@ -162,7 +146,7 @@ class Writer:
         with self._changing:
             thread = self._thread
             if thread is None:
-                thread = self._thread = _Thread(self._connect, self._files, self._observe, self._begin)
+                thread = self._thread = self._new_thread()
                 thread.start()
             elif thread.pid != os.getpid():
                 raise LedgerUnavailable(FORKED)
@@ -185,7 +169,7 @@ class _Thread(threading.Thread):
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
-        files: Files,
+        files: DatabaseFiles,
         observe: Callable[[str], None] | None,
         begin: str,
     ) -> None:
@@ -299,8 +283,9 @@ class _Thread(threading.Thread):
         """Roll back an open transaction. If a file is lost, save the commits that are only in its WAL."""
         if self._connection is None:
             return
-        if self._connection.in_transaction:
-            self._connection.execute("rollback")
+        with suppress(apsw.Error):  # the first error is reported, and the next BEGIN fails if it still exists
+            if self._connection.in_transaction:
+                self._connection.execute("rollback")
         if self._writes and isinstance(error, LedgerUnavailable):
             self._files.save(self._connection)
 
