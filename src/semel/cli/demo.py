@@ -243,7 +243,7 @@ class WorkerPool:
         self._ready: asyncio.Queue[int] = asyncio.Queue()
         for number in range(len(deliveries)):
             self._ready.put_nowait(number)
-        self._workers = [WorkerProcess(number + 1, self._ready, deliveries, self._count) for number in range(workers)]
+        self._workers = [DemoWorker(number + 1, self._ready, deliveries, self._count) for number in range(workers)]
         self._progressed = asyncio.Event()
         self.answered = 0
         self.answers: Counter[str] = Counter()
@@ -291,7 +291,7 @@ class WorkerPool:
         self._progressed.set()
 
 
-class WorkerProcess:
+class DemoWorker:
     """One process of the pool. A killed process is replaced."""
 
     def __init__(
