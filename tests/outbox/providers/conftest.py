@@ -1,4 +1,4 @@
-"""One simulator for all tests of a worker: each test has recipients of its own."""
+"""One simulator for all tests of a worker process: each test has its own recipients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each provider brings to the laws: how it is opened, what it can say, and what it cannot."""
+"""Binds each provider to the contract suite: its options, valid messages, and messages that it must refuse."""
 
 from __future__ import annotations
 

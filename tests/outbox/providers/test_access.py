@@ -1,4 +1,4 @@
-"""Credentials: used until shortly before their end, asked for once, and seen nowhere."""
+"""Credentials are reused until shortly before they expire, requested once, and never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under a name of the settings there is another provider tomorrow: what left by the first one is not the second's."""
+"""A name of the settings gets another provider: messages that the former provider may have sent are not sent again."""
 
 from __future__ import annotations
 

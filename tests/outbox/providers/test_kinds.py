@@ -1,4 +1,4 @@
-"""Providers from settings: every mistake is named before anything is sent, and no secret with it."""
+"""Providers from settings: every invalid option is named before anything is sent, without a secret."""
 
 from __future__ import annotations
 

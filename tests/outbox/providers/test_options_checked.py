@@ -1,4 +1,4 @@
-"""What cannot be meant is told at the start: else each message would find out, and fail or be in doubt for it."""
+"""Invalid options are reported at start-up. Otherwise each message would fail or become uncertain."""
 
 from __future__ import annotations
 
