@@ -1,4 +1,4 @@
-"""What doctor thinks of settings: one finding when all is well, and what to change when it is not."""
+"""The checks of doctor: one ok finding for each, or a problem with its remedy."""
 
 from __future__ import annotations
 

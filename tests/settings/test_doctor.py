@@ -1,4 +1,4 @@
-"""`semel doctor`: its output and its exit codes."""
+"""`semel doctor` as a command: its output and its exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`module:app`: found, or told what is wrong."""
+"""`module:app` is imported, or its error is reported."""
 
 from __future__ import annotations
 

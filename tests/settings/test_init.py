@@ -1,4 +1,4 @@
-"""The file that `semel init` writes is usable unchanged, and contains every setting."""
+"""The file that `semel init` writes is valid and names every setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The URL of a ledger: it may hold a password, which nobody sees; and what is wrong with it is told where it stands."""
+"""Ledger URLs: passwords are never shown, and errors have their line."""
 
 from __future__ import annotations
 

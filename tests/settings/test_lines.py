@@ -1,4 +1,4 @@
-"""Where a value stands in its file."""
+"""The line of each value in a TOML file."""
 
 from __future__ import annotations
 

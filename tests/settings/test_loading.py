@@ -1,4 +1,4 @@
-"""What a settings file may say, and what is told about one that says something else."""
+"""Valid settings files, and the errors of invalid ones."""
 
 from __future__ import annotations
 

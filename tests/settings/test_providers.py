@@ -1,4 +1,4 @@
-"""[providers], [channels] and [outbox]: what may be written, what is refused with its line, what doctor says."""
+"""[providers], [channels] and [outbox]: valid settings, errors with their lines, findings of doctor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that are of the right type each, and do not go together."""
+"""Settings with valid types that contradict each other."""
 
 from __future__ import annotations
 

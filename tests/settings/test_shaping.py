@@ -1,4 +1,4 @@
-"""The walk over the tables decides as msgspec does, and goes on where msgspec stops."""
+"""The validation accepts what msgspec accepts, and continues after the first error."""
 
 from __future__ import annotations
 

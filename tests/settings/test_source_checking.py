@@ -1,4 +1,4 @@
-"""What doctor thinks of sources: do the times fit, is what they bring wanted, who reads their passwords?"""
+"""Findings of doctor about sources: times, unused brokers, passwords in the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[[sources]] and [brokers]: what may be written, what is refused with its line, and what adapters are given."""
+"""[[sources]] and [brokers]: valid settings, errors with their lines, and the options of adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`semel token`: made once, shown once, kept as a digest."""
+"""`semel token`: created once, shown once, stored as a digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings files for tests: written into a folder, loaded, and what is wrong with them."""
+"""Helpers that write settings files, load them, and return their errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Settings change while something is in doubt. It is looked up where it went, and as it was sent, not as it would be
-sent now: else it is "proven absent" at a place where it never was, and is sent twice."""
+"""Settings change while an outcome is unknown. The look-up uses the request as it was sent, not the new settings.
+
+Otherwise a message would be "absent" in a place where it never was, and would be sent twice.
+"""
 
 from __future__ import annotations
 

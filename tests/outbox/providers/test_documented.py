@@ -1,4 +1,4 @@
-"""What providers say of themselves in public (docs/providers.md names where), held against what we write and read."""
+"""Requests and parsers match the public documentation of the providers (sources: docs/providers.md)."""
 
 from __future__ import annotations
 

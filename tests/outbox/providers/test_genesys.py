@@ -1,4 +1,4 @@
-"""What is Genesys Cloud's own: limits in headers, contacts that can be looked up, references in data."""
+"""Features of Genesys Cloud: rate limits in headers, contacts that can be looked up, references in data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a provider, bound to each of them. Adding one: its file, its dialect, and its line in kits.py."""
+"""Binds the contract suite to each provider. A new one needs its file, its dialect, and a line in kits.py."""
 
 from __future__ import annotations
 

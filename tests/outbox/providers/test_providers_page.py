@@ -1,4 +1,4 @@
-"""docs/providers.md names every kind and every option, and no other."""
+"""docs/providers.md lists every kind and every option, and no others."""
 
 from __future__ import annotations
 

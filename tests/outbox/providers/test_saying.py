@@ -1,4 +1,4 @@
-"""What is said, in the forms that providers take: documents with gaps, and mails as bytes."""
+"""Rendering of notifications: documents with placeholders, and mails as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is SES's own: its documents are held to AWS's own description, and its throttles come in two forms."""
+"""Features of SES: requests match the service model of AWS, and throttling has two forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator itself: it does what it is told, and keeps the book about it."""
+"""The simulator applies planned lies and callbacks, and records them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator as a newcomer starts it, and documents as the platforms' own guides have them."""
+"""The simulator as a command, and requests as in the guides of the platforms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is SMTP's own: nothing is said in clear that should not be, and nothing is believed that was said before TLS."""
+"""Features of SMTP: no secret is sent unencrypted, and bytes from before TLS are ignored."""
 
 from __future__ import annotations
 

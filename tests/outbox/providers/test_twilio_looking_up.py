@@ -1,4 +1,4 @@
-"""Twilio's list has no id of ours. It is believed where it can only mean this message, and nowhere else."""
+"""The list of Twilio has no notification id: a message is found only if no other message can match."""
 
 from __future__ import annotations
 
