@@ -31,7 +31,7 @@ ORDER = "insert into orders (at) values (?)"
 # The columns that differ in each copy of a finished message.
 COPIED = {
     "id": "bench_id(c.value)",
-    "who": "bench_who(c.value)",
+    "recipient_digest": "bench_who(c.value)",
     "key": "bench_key(c.value)",
     "recipient": "bench_recipient(c.value)",
     "reference": "t.reference || '-' || c.value",
@@ -101,6 +101,8 @@ class OnSqlite:
             with connection:
                 for table in ("semel_notification", "semel_attempt"):
                     columns = [column for _, column, *_ in connection.execute(f"pragma table_info({table})")]
+                    if table == "semel_notification" and (unknown := COPIED.keys() - columns):
+                        raise AssertionError(f"{table} has no column {unknown}: its copies would be equal")
                     values = ", ".join(COPIED.get(column, f"t.{column}") for column in columns)
                     connection.execute(
                         f"insert into {table} ({', '.join(columns)}) {NUMBERS.format(number - 1)} select {values} "
