@@ -316,7 +316,7 @@ def test_a_bus_is_configured_in_the_settings(ledger: str, bus: Bus, tmp_path: Pa
         return semel(*command, "-c", str(tmp_path / "semel.toml"))
 
     store = dict(configured(ledger, bus.url(), "doctor", "--json").json["store"])
-    assert (store["letters, bus"], store["letters, rules"]) == (bus.name, "1")
+    assert (store["dead letters, bus"], store["dead letters, rules"]) == (bus.name, "1")
     for command in (("dead", "list"), ("status",), ("migrate",)):
         assert configured(ledger, bus.url(), *command).code == 0
     refused = configured("sqlite:///semel.db", bus.url(), "doctor")

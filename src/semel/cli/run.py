@@ -190,7 +190,9 @@ def _location(app: Semel, facts: list[Fact]) -> str:
     """The location of an app's ledger and of its dead letters, without secrets: the first fact of each store."""
     name = app.ledger.traits.name
     where = facts[0].value if facts else ""
-    dead_letters = next((f", dead letters in {fact.value}" for fact in facts if fact.name.startswith("letters, ")), "")
+    dead_letters = next(
+        (f", dead letters in {fact.value}" for fact in facts if fact.name.startswith("dead letters, ")), ""
+    )
     return (where if where.startswith(name) else f"{name} {where}".rstrip()) + dead_letters
 
 

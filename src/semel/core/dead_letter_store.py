@@ -190,7 +190,7 @@ class _WrappedLedger:
         """The facts of the ledger, and those of the second place with a prefix."""
         facts = await self._ledger.diagnose() if isinstance(self._ledger, Diagnosable) else []
         target_facts = await self._target.diagnose() if isinstance(self._target, Diagnosable) else []
-        return [*facts, *(replace(fact, name=f"letters, {fact.name}") for fact in target_facts)]
+        return [*facts, *(replace(fact, name=f"dead letters, {fact.name}") for fact in target_facts)]
 
 
 class LedgerWithDeadLetterTarget(_WrappedLedger):
@@ -328,7 +328,7 @@ class LedgerWithDeadLetterStore(_WrappedLedger):
         """The facts of both stores. A dead-letter store that is also used as a ledger is an error: its events would be
         taken for replays."""
         facts = [fact for fact in await super().diagnose() if fact.name != "dead_letters"]
-        if any(fact.name == "letters, created" for fact in facts):
+        if any(fact.name == "dead letters, created" for fact in facts):
             return facts  # the store does not exist yet
         name = self.dead_letter_store.traits.name
         try:

@@ -345,7 +345,7 @@ def test_counts_and_listings_cover_both_stores(scene: Scene) -> None:
 def test_a_dead_letter_store_that_is_a_ledger_in_use_is_an_error(scene: Scene) -> None:
     facts = rendered(scene.worker.run(scene.both.diagnose()))
     assert {"0", "SQLite"} <= set(facts["dead_letters"].split())
-    assert facts["letters, writable"] == "yes"
+    assert facts["dead letters, writable"] == "yes"
     assert "store" in facts, "the ledger's own facts are there too"
     give_up(scene.worker, scene.worker.grant(scene.harness.claim("a")))
     assert "1" in rendered(scene.worker.run(scene.both.diagnose()))["dead_letters"].split()
