@@ -37,7 +37,7 @@ def ses() -> Ses:
 @pytest.mark.parametrize(
     "said", [mail("a"), mail("a", body="only text"), mail("a", body=None, template="t", data={"name": "é", "n": 1})]
 )
-def test_the_signature_matches_the_documentation_of_aws(said: Notification) -> None:
+def test_the_request_matches_the_service_model_of_aws(said: Notification) -> None:
     from botocore.loaders import create_loader
     from botocore.model import ServiceModel
     from botocore.validate import ParamValidator
