@@ -46,8 +46,8 @@ __all__ = [
     "destination",
     "every_store",
     "forward",
+    "open_dead_letters",
     "open_ledger",
-    "open_letters",
     "provider",
     "provider_option_types",
     "publisher",
@@ -90,7 +90,7 @@ def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = ""
     if not dead_letters:
         return ledger
     if dead_letters.startswith("eventbridge:"):
-        return _with_target(ledger, open_letters(dead_letters))
+        return _with_target(ledger, open_dead_letters(dead_letters))
     with _shown(dead_letters):
         dead_letter_store: Any = _one_ledger(dead_letters, None)
         _check_letterbox(ledger, dead_letter_store)
@@ -99,10 +99,10 @@ def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = ""
     return LedgerWithDeadLetterStore(ledger, dead_letter_store)
 
 
-def open_letters(url: str) -> EventBridgeTarget:
+def open_dead_letters(url: str) -> EventBridgeTarget:
     """A dead-letter target on an event bus, `eventbridge://bus?region=…`. Nothing is opened before it is used.
 
-    It also stores malformed records: `app.lambda_handler(malformed_records=open_letters(url).keep_malformed)`."""
+    It also stores malformed records: `app.lambda_handler(malformed_records=open_dead_letters(url).keep_malformed)`."""
     with _shown(url):
         _need("aiobotocore", "aws")
         from semel.dead_letter_targets import EventBridgeTarget

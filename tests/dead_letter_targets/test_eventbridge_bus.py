@@ -27,7 +27,7 @@ from semel.ports import DeadLetters, DeadLetterStore, Fact, Inbox, Migrates, Tra
 from semel.values.claim import Lease
 from semel.values.errors import ConfigError, LedgerUnavailable, NotRecorded
 from semel.values.secret import Secret
-from semel.wiring import open_ledger, open_letters
+from semel.wiring import open_dead_letters, open_ledger
 
 T = TypeVar("T")
 
@@ -294,13 +294,13 @@ def test_an_unusable_bus_is_refused_and_the_error_names_the_setting(
 
 def test_the_bus_of_another_account_is_named_by_its_arn() -> None:
     arn = "arn:aws:events:eu-west-1:123456789012:event-bus/team/letters"
-    dead_letters = open_letters(f"eventbridge://{arn}")
+    dead_letters = open_dead_letters(f"eventbridge://{arn}")
     assert (dead_letters.address.bus, dead_letters.address.region) == (arn, "eu-west-1")
 
 
 def test_the_event_is_on_the_bus_unchanged(bus: Bus) -> None:
     async def whole() -> None:
-        dead_letter_store = open_letters(bus.url())
+        dead_letter_store = open_dead_letters(bus.url())
         await dead_letter_store.keep([given_up()])
         await dead_letter_store.close()
 

@@ -57,7 +57,7 @@ def test_it_loads_with_every_setting_uncommented(tmp_path: Path) -> None:
     for_redis = uncommented().replace('ledger = "sqlite:///semel.db"', 'ledger = "redis://host"')
     path.write_text(for_redis, "utf-8")  # SQLite keeps its letters itself
     settings = load(path, SECRETS)
-    assert settings.dead_letters == Secret("sqlite:///letters.db")
+    assert settings.dead_letters == Secret("sqlite:///dead-letters.db")
     assert settings.routes[1].forward == "crm"
     assert settings.destinations["crm"].headers["authorization"] == Secret("Bearer t0ken")
 

@@ -59,7 +59,11 @@ def test_every_scheme_is_described() -> None:
 
 
 def test_its_settings_can_be_loaded(tmp_path: Path) -> None:
-    environ = {"DATABASE_URL": "postgresql://db/app", "PGPASSWORD": "x", "LETTERS_URL": "postgresql://db/letters"}
+    environ = {
+        "DATABASE_URL": "postgresql://db/app",
+        "PGPASSWORD": "x",
+        "DEAD_LETTERS_URL": "postgresql://db/dead_letters",
+    }
     (tmp_path / "redis-password").write_text("x")
     for block in blocks("toml"):
         lines = [line for line in block.splitlines() if "ledger = " in line]

@@ -327,7 +327,9 @@ def _dead_letters(store: StoreFacts) -> Iterator[Finding]:
         f"dead letters are kept in {store.traits.name} itself, and a replay waits until the event is sent again."
         f"{volatile}{f' It may lose, {losses}.' if losses else ''}"
     )
-    change = 'set another store: dead_letters = "sqlite:///letters.db", a PostgreSQL database or an eventbridge:// bus'
+    change = (
+        'set another store: dead_letters = "sqlite:///dead-letters.db", a PostgreSQL database or an eventbridge:// bus'
+    )
     yield Finding("warning", what, change)
 
 

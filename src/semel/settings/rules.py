@@ -40,7 +40,7 @@ from semel.wiring import SCHEMES, calls_of, open_ledger, provider, publisher, so
 
 KEYS = ("event", "delivery", "content")
 DEAD_LETTER_STORES = (
-    "sqlite:///letters.db",
+    "sqlite:///dead-letters.db",
     "postgresql://user@host/database",
     "eventbridge://bus?region=eu-central-1",
 )
