@@ -24,9 +24,9 @@ from semel.core.routing import CONTROL, Handler, Planner, Router, Unmatched, che
 from semel.core.runner import refuse_inside_transaction
 from semel.core.worker import Consumer, Worker, WorkerObserver
 from semel.ports import (
-    STATES,
     Arrived,
     Entry,
+    EntryQuery,
     HidesMessages,
     Ledger,
     NamedQueue,
@@ -586,10 +586,9 @@ class Semel:
 
     async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]:
         """List entries of the ledger, newest first: leased, waiting, done, dead, uncertain."""
-        if state is not None and state not in STATES:
-            raise ConfigError(f"entries({state!r}): expected one of {', '.join(STATES)}, or nothing for all")
+        query = EntryQuery(state, limit)
         refuse_inside_transaction(self.ledger)
-        return await self.ledger.entries(state, limit)
+        return await self.ledger.entries(query)
 
     async def purge(self, limit: int = 1_000) -> int:
         """Delete at most `limit` keys whose retention is over. Workers do this periodically."""

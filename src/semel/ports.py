@@ -300,20 +300,20 @@ class Entry(Struct, frozen=True):
     attempt_log: tuple[FailedAttempt, ...] = ()  # of this generation, oldest first; a store may drop it when done
 
 
-class EntryQuery(Struct, frozen=True, kw_only=True):
-    """The filters of `Catalog.entries`."""
+class EntryQuery(Struct, frozen=True):
+    """The filters of `Catalog.entries`. By default it lists the newest entries of all states."""
 
-    state: str | None
-    limit: int
-    handler: str
-    tenant: str | None
-    reason: str
-    since_ms: int
-    until_ms: int | None
+    state: str | None = None
+    limit: int = 100
+    handler: str = ""
+    tenant: str | None = None
+    reason: str = ""  # a part of the reason; case is ignored
+    since_ms: int = 0
+    until_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.state not in (None, *STATES):
-            raise ConfigError(f"entries({self.state!r}): expected one of {', '.join(STATES)}, or nothing for all")
+            raise ConfigError(f"state {self.state!r}: expected one of {', '.join(STATES)}, or nothing for all")
 
     def wants(self, entry: Entry) -> bool:
         """Whether an entry passes the filters, for stores that scan. `state` and `limit` are checked elsewhere."""
@@ -329,19 +329,8 @@ class EntryQuery(Struct, frozen=True, kw_only=True):
 class Catalog(Protocol):
     """The read side for operators. Reading changes nothing and waits for no writer."""
 
-    async def entries(
-        self,
-        state: str | None = None,
-        limit: int = 100,
-        *,
-        handler: str = "",
-        tenant: str | None = None,
-        reason: str = "",
-        since_ms: int = 0,
-        until_ms: int | None = None,
-    ) -> list[Entry]:
-        """List entries, newest first. `reason` matches a part of the reason and ignores case. A replayed or discarded
-        event is no longer dead."""
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        """List the entries that match, newest first. A replayed or discarded event is no longer dead."""
 
     async def history(self, key: str) -> list[Entry]:
         """List all entries of one key, newest first: its present state, then earlier generations as they ended, each

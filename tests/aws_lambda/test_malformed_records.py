@@ -11,6 +11,8 @@ from tests.aws_lambda.invocations import Clocked, Noting, failures, kafka, kines
 from tests.aws_lambda.test_process_life import ready
 from tests.engine.faults import FaultyLine
 
+from semel.ports import EntryQuery
+
 
 @pytest.mark.parametrize("make", [kinesis, kafka, rabbitmq])
 def test_a_stream_continues_after_a_malformed_record_which_the_ledger_keeps(
@@ -23,7 +25,7 @@ def test_a_stream_continues_after_a_malformed_record_which_the_ledger_keeps(
     assert handler(make(bodies), Clocked(60)) == well
     again = failures() if make is kinesis else summary(skipped=2, errors=3)
     assert handler(make(bodies), Clocked(60)) == again, "a copy is no second letter"
-    dead = noting.app._sync.call(lambda: noting.app.ledger.entries("dead"))
+    dead = noting.app._sync.call(lambda: noting.app.ledger.entries(EntryQuery("dead")))
     assert {(entry.handler, entry.event) for entry in dead} == {("no-event", bodies[at]) for at in (1, 2, 4)}
     assert len(dead) == 3
     assert all(entry.reason for entry in dead)
@@ -36,18 +38,18 @@ def test_a_kept_malformed_record_can_be_replayed_and_is_delivered_once_more(tmp_
     handler = noting.app.lambda_handler()
     dead_letters: Any = noting.app.ledger
     assert handler(kinesis([b"{"]), Clocked(60)) == failures()
-    (entry,) = noting.app._sync.call(lambda: dead_letters.entries("dead"))
+    (entry,) = noting.app._sync.call(lambda: dead_letters.entries(EntryQuery("dead")))
     assert noting.app._sync.call(lambda: dead_letters.replay(entry.key, "try again", "kim"))
     assert noting.app._sync.call(dead_letters.depths) == [], "nobody takes it from an inbox"
     assert handler(kinesis([b"{"]), Clocked(60)) == failures()
-    assert len(noting.app._sync.call(lambda: dead_letters.entries("dead"))) == 1
+    assert len(noting.app._sync.call(lambda: dead_letters.entries(EntryQuery("dead")))) == 1
     noting.app.close_sync()
 
 
 def test_malformed_records_of_a_queue_or_with_a_memory_ledger_fail(tmp_path: Path) -> None:
     noting = Noting(f"sqlite:///{tmp_path}/semel.db")
     assert noting.app.lambda_handler()(sqs([b"{"]), Clocked(60)) == failures("message-0")
-    assert noting.app._sync.call(lambda: noting.app.ledger.entries("dead")) == []
+    assert noting.app._sync.call(lambda: noting.app.ledger.entries(EntryQuery("dead"))) == []
     noting.app.close_sync()
     assert Noting().app.lambda_handler()(kinesis([b"{"]), Clocked(60)) != failures()
 
@@ -71,7 +73,7 @@ def test_a_large_dead_letter_is_kept_too(store: str) -> None:
     noting = Noting(ready(store))
     large = b"{" + b"x" * 900_000  # a record of Kinesis has at most a megabyte
     assert noting.app.lambda_handler()(kinesis([large]), Clocked(60)) == failures()
-    (entry,) = noting.app._sync.call(lambda: noting.app.ledger.entries("dead"))
+    (entry,) = noting.app._sync.call(lambda: noting.app.ledger.entries(EntryQuery("dead")))
     assert entry.event is not None
     assert large.startswith(entry.event[:1_000])
     noting.app.close_sync()

@@ -19,6 +19,7 @@ import pytest
 from tests.forking import START, preload
 
 from semel.ledgers.sqlite import SqliteLedger
+from semel.ports import EntryQuery
 from semel.testing.crash import crash_at, landing
 from semel.testing.harness import FakeClock, Harness, arrival, of_handler
 from semel.values.claim import DeadLetter, Granted, Settlement
@@ -67,7 +68,7 @@ async def story(ledger: SqliteLedger, clock: FakeClock) -> AsyncIterator[str]:
     yield "replayed with its aliases"
     assert await ledger.discard(HARNESS.claim("d").digest.hex(), "not needed", "otto")
     yield "discarded"
-    (entry,) = await ledger.entries("dead")
+    (entry,) = await ledger.entries(EntryQuery("dead"))
     assert await ledger.replay(entry.key, "fixed", "anna")
     yield "replayed what was given up"
     taken = await ledger.take({LANE: 1, "on_event": 2}, LEASE_MS)

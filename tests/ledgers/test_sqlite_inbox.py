@@ -17,7 +17,7 @@ from tests.facts import rendered
 
 from semel.ledgers.sqlite import SqliteLedger, database, inbox
 from semel.ledgers.sqlite.statements import SQL
-from semel.ports import DeadLetters, Inbox
+from semel.ports import DeadLetters, EntryQuery, Inbox
 from semel.testing.harness import FakeClock, Harness, InboxCaller, arrival, lane
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Finished, GivenUp, Postponed
@@ -118,7 +118,7 @@ def locked(path: str, ledger: InboxCaller, monkeypatch: pytest.MonkeyPatch) -> I
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda clerk: clerk.store.entries(),
+        lambda clerk: clerk.store.entries(EntryQuery()),
         lambda clerk: clerk.store.history("00" * 16),
         lambda clerk: clerk.store.counts(),
         lambda clerk: clerk.store.depths(),
@@ -223,7 +223,8 @@ def test_purge_deletes_every_row_of_a_dead_letter_with_a_decision(path: str) -> 
 def test_a_removed_or_replaced_file_is_not_read(path: str, how: str) -> None:
     with InboxCaller(partial(SqliteLedger, path)) as clerk:
         clerk.put(arrival(HARNESS, "a"))
-        asks: list[Callable[[], Any]] = [clerk.store.counts, clerk.store.depths, clerk.store.entries]
+        entries = partial(clerk.store.entries, EntryQuery())
+        asks: list[Callable[[], Any]] = [clerk.store.counts, clerk.store.depths, entries]
         for ask in asks:
             clerk.run(ask())
         Path(path).rename(f"{path}.elsewhere")
@@ -248,7 +249,7 @@ def test_a_closed_ledger_reads_again_at_the_next_query(path: str) -> None:
 def test_a_query_can_create_the_file(path: str) -> None:
     for _ in range(2):
         with InboxCaller(partial(SqliteLedger, path)) as clerk:
-            assert clerk.run(clerk.store.entries()) == []
+            assert clerk.run(clerk.store.entries(EntryQuery())) == []
             assert clerk.run(clerk.store.depths()) == []
     assert Path(path).exists()
 

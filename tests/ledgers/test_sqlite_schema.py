@@ -14,6 +14,7 @@ import pytest
 from tests.ledgers.later_schema import LATER_VERSION, add_later_step, write_unreleased
 
 from semel.ledgers.sqlite import SqliteLedger, database
+from semel.ports import EntryQuery
 from semel.testing.harness import FakeClock, Harness, InboxCaller, arrival
 from semel.testing.laws.catalog import SWEPT_MS
 from semel.values.claim import Busy, Settled
@@ -56,7 +57,7 @@ def test_an_older_file_is_migrated_and_keeps_its_contents(tmp_path: Path, monkey
         assert [type(clerk.claim(claim)) for claim in (LEASED, WAITING)] == [Busy, Busy]
         counts = {"accepted": 0, "leased": 1, "waiting": 1, "done": 1, "dead": 1, "uncertain": 0}
         assert clerk.run(clerk.store.counts()) == counts
-        (dead_letter,) = clerk.run(clerk.store.entries("dead"))
+        (dead_letter,) = clerk.run(clerk.store.entries(EntryQuery("dead")))
         assert (dead_letter.event, dead_letter.reason, dead_letter.generation) == (b'{"id":2}', "no", 1)
         assert clerk.accept(arrival(HARNESS, DONE)) == "duplicate: done"
         assert clerk.accept(arrival(HARNESS, LEASED)) == "accepted"
@@ -90,7 +91,7 @@ def test_a_catalog_migrates_an_older_file_too(tmp_path: Path, monkeypatch: pytes
     fill(path, FakeClock())
     add_later_step(tmp_path, monkeypatch)
     with InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk:
-        assert len(clerk.run(clerk.store.entries())) == 4
+        assert len(clerk.run(clerk.store.entries(EntryQuery()))) == 4
     assert version_and_tables(path)[0] == LATER_VERSION
 
 
@@ -157,7 +158,7 @@ def _migrate(folder: str, role: str, barrier: Barrier, sender: Connection) -> No
                 with InboxCaller(open_ledger) as clerk:
                     barrier.wait(30)
                     if role == "reader":
-                        answers.append(len(clerk.run(clerk.store.entries())))
+                        answers.append(len(clerk.run(clerk.store.entries(EntryQuery()))))
                     else:
                         answers.append(type(clerk.claim(DONE)).__name__)
     except BaseException as error:

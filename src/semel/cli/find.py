@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr, replace
 from semel.cli.describe import Mask, instant_ms, plain
 from semel.cli.ledger_place import Place, opened
 from semel.core.resend import needed_outbox
-from semel.ports import STATES, Catalog, Entry, StoredOutbox
+from semel.ports import STATES, Catalog, Entry, EntryQuery, StoredOutbox
 from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 from semel.values.notification import CONTENT_MAX_BYTES, Notification
 from semel.values.outbox import NotificationQuery, NotificationView, Status
@@ -242,13 +242,15 @@ async def _entries(
     catalog: Catalog, state: str | None, limit: int, wanted: Filters, until_ms: int | None = None
 ) -> list[Entry]:
     return await catalog.entries(
-        state,
-        limit,
-        handler=wanted.handler,
-        tenant=wanted.tenant,
-        reason=wanted.reason,
-        since_ms=wanted.since_ms,
-        until_ms=wanted.until_ms if until_ms is None else until_ms,
+        EntryQuery(
+            state,
+            limit,
+            handler=wanted.handler,
+            tenant=wanted.tenant,
+            reason=wanted.reason,
+            since_ms=wanted.since_ms,
+            until_ms=wanted.until_ms if until_ms is None else until_ms,
+        )
     )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from semel.ports import Migrates, ReadOnly, SeparateDeadLetters
+from semel.ports import EntryQuery, Migrates, ReadOnly, SeparateDeadLetters
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.redaction import masked, without_secrets
 from semel.values.secret import Secret
@@ -105,7 +105,7 @@ async def _refuse_missing_store(ledger: StoredLedger, url: str) -> None:
     """Refuse a missing dead-letter file if the ledger has dead keys: in the wrong folder a command must not report that
     all is well, nor replay events that it cannot read."""
     for state in ("dead", "uncertain"):
-        if await ledger.entries(state, 1):
+        if await ledger.entries(EntryQuery(state, 1)):
             raise ConfigError(
                 f"dead_letters {url}: there is no file {_file(url).absolute()}, but the ledger has dead letters. Run "
                 "this in the folder of the service, or use the whole path, sqlite:////…; dead letters from before "

@@ -21,7 +21,7 @@ from semel.cli.options import Config, Json, LedgerUrl
 from semel.core.dead_letter_store import inbox_of
 from semel.core.inbox_flow import MISMATCHED
 from semel.core.resend import outbox_of
-from semel.ports import STATES, Notifications
+from semel.ports import STATES, EntryQuery, Notifications
 from semel.values.delivery_state import PAUSED
 from semel.values.inbox import Depth
 from semel.values.outbox import Backlog, NotificationQuery
@@ -86,7 +86,7 @@ async def look(where: Place) -> LedgerStatus:
         states = await ledger.counts()
         inbox = inbox_of(ledger)
         depths = None if inbox is None else await inbox.depths()
-        mismatched = await ledger.entries("accepted", MISMATCHED_MAX, reason=MISMATCHED) if depths else []
+        mismatched = await ledger.entries(EntryQuery("accepted", MISMATCHED_MAX, reason=MISMATCHED)) if depths else []
         outbox = outbox_of(ledger)
         backlog = None if outbox is None else await outbox.backlog()
         recent = NotificationQuery(state="failed", since_ms=now_ms() - DAY_MS, limit=FAILED_MAX)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -40,6 +40,7 @@ from semel.ports import (
     DeadLetterStore,
     Diagnosable,
     Entry,
+    EntryQuery,
     Fact,
     HoldsWriteLock,
     Inbox,
@@ -163,8 +164,8 @@ class _WrappedLedger:
         finally:
             await self._target.close()
 
-    async def entries(self, state: str | None = None, limit: int = 100, **filters: Any) -> list[Entry]:
-        return await self._ledger.entries(state, limit, **filters)
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        return await self._ledger.entries(query)
 
     async def history(self, key: str) -> list[Entry]:
         return await self._ledger.history(key)
@@ -297,15 +298,15 @@ class LedgerWithDeadLetterStore(_WrappedLedger):
 
     # ----------------------------------------------------------------------------------------------------- catalog
 
-    async def entries(self, state: str | None = None, limit: int = 100, **filters: Any) -> list[Entry]:
-        states = STATES if state is None else (state,)
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        states = STATES if query.state is None else (query.state,)
         entries: list[Entry] = []
-        for each in states:
-            store: Catalog = self._ledger if each in LEDGER_STATES else self.dead_letter_store
-            entries += await store.entries(each, limit, **filters)
+        for state in states:
+            store: Catalog = self._ledger if state in LEDGER_STATES else self.dead_letter_store
+            entries += await store.entries(replace(query, state=state))
         if len(states) > 1:
             entries.sort(key=lambda entry: entry.at_ms, reverse=True)
-        return entries[: max(limit, 0)]
+        return entries[: max(query.limit, 0)]
 
     async def history(self, key: str) -> list[Entry]:
         """The key's present state in the ledger; then its dead letters and earlier results. Without a dead letter in

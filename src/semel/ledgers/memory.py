@@ -83,28 +83,9 @@ class MemoryLedger:
     async def close(self) -> None:
         """Do nothing: there are no resources to release."""
 
-    async def entries(
-        self,
-        state: str | None = None,
-        limit: int = 100,
-        *,
-        handler: str = "",
-        tenant: str | None = None,
-        reason: str = "",
-        since_ms: int = 0,
-        until_ms: int | None = None,
-    ) -> list[Entry]:
-        asked = EntryQuery(
-            state=state,
-            limit=limit,
-            handler=handler,
-            tenant=tenant,
-            reason=reason,
-            since_ms=since_ms,
-            until_ms=until_ms,
-        )
-        matches = (entry for entry in self._entries() if state in (None, entry.state) and asked.wants(entry))
-        return list(islice(matches, max(limit, 0)))
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        matches = (entry for entry in self._entries() if query.state in (None, entry.state) and query.wants(entry))
+        return list(islice(matches, max(query.limit, 0)))
 
     async def history(self, key: str) -> list[Entry]:
         digest = parse_digest(key).hex()

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
 
-from semel.ports import Catalog, DeadLetters, Entry, Inbox, Ledger, Notifications, Outbox
+from semel.ports import Catalog, DeadLetters, Entry, EntryQuery, Inbox, Ledger, Notifications, Outbox
 from semel.values import delivery_state as states
 from semel.values.claim import Alias, Claim, DeadLetter, Granted, Lease, Order, Settled, Settlement, Verdict
 from semel.values.delivery_state import Accepted, Answer, Contract, DeliveryState, Refused, State, Unknown
@@ -214,8 +214,8 @@ class Caller:
     def entries(self, claim: Claim, state: str | None = None) -> list[Entry]:
         """The catalog's lines of one claim's own key and aliases."""
         wanted = {claim.digest.hex(), *[alias.digest.hex() for alias in claim.aliases]}
-        read: Callable[..., Coroutine[Any, Any, list[Entry]]] = self.ledger.entries  # type: ignore[attr-defined]
-        return [entry for entry in self.run(read(state, 100_000)) if entry.key in wanted]
+        listed = self.run(cast(Catalog, self.ledger).entries(EntryQuery(state, 100_000)))
+        return [entry for entry in listed if entry.key in wanted]
 
 
 async def _called(open_ledger: Callable[[], Ledger]) -> Ledger:

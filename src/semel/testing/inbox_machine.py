@@ -16,6 +16,7 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
 
+from semel.ports import EntryQuery
 from semel.testing.harness import Harness, InboxCaller, lane
 from semel.testing.inbox_model import InboxModel, ModelItem
 from semel.testing.model import OPEN, Model
@@ -23,6 +24,7 @@ from semel.values.claim import Claim, DeadLetter, Granted, Lease, Settlement
 from semel.values.inbox import Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
 from semel.values.outcome import Done, Ending, Final, Reject, Release, Retry, Uncertain
 
+UNDECIDED = ("dead", "uncertain")
 KEYS = "ab"
 SWEEP_LIMIT = 10_000
 
@@ -217,7 +219,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
 
         def _told(self, worker: InboxCaller, event: bytes) -> str:
             """The key under which a dead letter is listed."""
-            listed = worker.run(worker.store.entries("dead")) + worker.run(worker.store.entries("uncertain"))
+            listed = [entry for state in UNDECIDED for entry in worker.run(worker.store.entries(EntryQuery(state)))]
             (key,) = [entry.key for entry in listed if entry.event == event]
             return key
 
@@ -234,7 +236,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
             if counts["leased"] + counts["waiting"] == 0:  # what is begun is counted as that
                 assert counts["accepted"] == len(self.model.dead_letters)
             assert (counts["dead"], counts["uncertain"]) == (dead.count(Reject), dead.count(Uncertain))
-            listed = worker.run(worker.store.entries("dead")) + worker.run(worker.store.entries("uncertain"))
+            listed = [entry for state in UNDECIDED for entry in worker.run(worker.store.entries(EntryQuery(state)))]
             assert sorted(entry.event or b"" for entry in listed) == sorted(one.event for one in self.model.dead())
 
         # ------------------------------------------------------------------------------------------------------ time

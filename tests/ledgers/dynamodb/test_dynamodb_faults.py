@@ -15,6 +15,7 @@ from tests.support.servers.process import free_port
 from semel import aws
 from semel.ledgers.dynamodb import DynamoLedger, client, ledger
 from semel.ledgers.dynamodb.url import parse
+from semel.ports import EntryQuery
 from semel.testing.harness import Harness
 from semel.values.claim import Busy, Claim, DeadLetter, Granted, Settled, Settlement
 from semel.values.errors import ConfigError, LedgerUnavailable
@@ -101,7 +102,7 @@ def test_a_settle_whose_reply_was_lost_is_true_and_happened_once(
         match ending:
             case Done() | Reject():
                 assert await claim(beside, asked) == Settled(ending)
-                assert len(await beside.entries("dead")) == (0 if isinstance(ending, Done) else 1)
+                assert len(await beside.entries(EntryQuery("dead"))) == (0 if isinstance(ending, Done) else 1)
             case Retry():
                 assert isinstance(await claim(beside, asked), Busy)
             case _:
@@ -127,7 +128,7 @@ def test_an_attempt_that_is_settled_twice_is_logged_once(faulty: Faulty, harness
         third = await claim(beside, asked)
         assert await behind.settle([Settlement(third.lease, Done())]) == [True]
         assert proxy.requests[before:] == ["UpdateItem", "UpdateItem"]
-        (done,) = await beside.entries("done")
+        (done,) = await beside.entries(EntryQuery("done"))
         assert [(one.attempt, one.reason) for one in done.attempt_log] == [(1, "first"), (2, "second")]
 
     faulty.run(test)
@@ -208,7 +209,7 @@ def test_a_claim_of_several_keys_and_its_settle_find_themselves(
         assert isinstance(granted, Granted)
         assert granted.attempt == 1
         assert await beside.settle([Settlement(granted.lease, Reject("no"), DeadLetter(b"{}", 1))]) == [True]
-        assert len(await beside.entries("dead")) == 1
+        assert len(await beside.entries(EntryQuery("dead"))) == 1
 
     faulty.run(test)
 
@@ -369,7 +370,7 @@ def test_a_missing_table_is_an_error_that_names_migrate(server: DynamoServer, ha
             with pytest.raises(ConfigError, match=r"there-is-none.*semel migrate"):
                 await store.claim([asked])
         with pytest.raises(ConfigError, match="semel migrate"):
-            await store.entries("dead")
+            await store.entries(EntryQuery("dead"))
         await store.close()
 
     asyncio.run(test())

@@ -14,7 +14,7 @@ from tests.support.servers.dynamodb import DynamoServer
 from semel.ledgers.dynamodb import DynamoLedger, profiles
 from semel.ledgers.dynamodb import doctor as diagnosis
 from semel.ledgers.dynamodb.schema import ATTRIBUTES, KEYS
-from semel.ports import Migrates, TransactionalLedger
+from semel.ports import EntryQuery, Migrates, TransactionalLedger
 from semel.testing.harness import Caller, Harness
 from semel.values.errors import ConfigError
 
@@ -78,7 +78,7 @@ def test_an_index_that_is_missing_is_added_while_the_table_is_used(server: Dynam
         run(server, table, "migrate")
         assert run(server, table, "pending") == [[]]
         assert ledger.is_done(harness.claim("a"), b"1")
-        assert ledger.run(ledger.ledger.entries("dead")) == []  # type: ignore[attr-defined]
+        assert ledger.run(ledger.ledger.entries(EntryQuery("dead"))) == []  # type: ignore[attr-defined]
 
 
 def test_a_table_with_other_keys_is_not_changed(server: DynamoServer, plain_table: Callable[[], str]) -> None:

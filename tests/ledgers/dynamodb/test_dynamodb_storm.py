@@ -13,6 +13,7 @@ from tests.ledgers.dynamodb.proxy import Proxy, operation, proxy_to
 from tests.support.servers.dynamodb import DynamoServer
 
 from semel.ledgers.dynamodb import DynamoLedger
+from semel.ports import EntryQuery
 from semel.testing.harness import Harness
 from semel.values.claim import Claim, DeadLetter, Granted, Settlement
 from semel.values.outcome import Done, Ending, Reject, Release, Retry
@@ -121,7 +122,7 @@ def test_no_key_and_no_subject_is_ever_held_twice(
                 await ledger.close()
             assert all(fault.landed > 3 for fault in faults)
         beside = DynamoLedger.from_url(url)
-        dead_letters = await beside.entries("dead", 10_000)
+        dead_letters = await beside.entries(EntryQuery("dead", 10_000))
         assert len(dead_letters) == len({dead_letter.key for dead_letter in dead_letters}), "one letter for one reject"
         counts = await beside.counts()
         assert counts["leased"] == 0, "everything was settled"

@@ -11,6 +11,7 @@ import pytest
 from tests.ledgers.postgres.stores import connected, empty
 
 from semel.ledgers.postgres import PostgresLedger, catalog
+from semel.ports import EntryQuery
 from semel.testing.harness import FakeClock, Harness, InboxCaller, arrival
 from semel.values.inbox import GivenUp
 from semel.values.outcome import Reject, Release, Retry
@@ -66,7 +67,7 @@ def _open(ledger: InboxCaller) -> dict[str, list[str]]:
     """The listed entries, after a check that the counts agree."""
     counts = ledger.run(ledger.store.counts())
     listed = {
-        state: sorted(entry.text for entry in ledger.run(ledger.store.entries(state, 1000)))
+        state: sorted(entry.text for entry in ledger.run(ledger.store.entries(EntryQuery(state, 1000))))
         for state in ("leased", "waiting", "done", "dead")
     }
     assert {state: len(texts) for state, texts in listed.items()} == {state: counts[state] for state in listed}
@@ -191,8 +192,8 @@ def test_two_processes_that_mark_unsettled_keys_do_not_wait_for_each_other(
 # ------------------------------------------------------------------------------------------------- reading, only
 
 READINGS: dict[str, Callable[[InboxCaller], Awaitable[Any]]] = {
-    "entries": lambda clerk: clerk.store.entries(),
-    "entries by reason": lambda clerk: clerk.store.entries(reason="NO"),
+    "entries": lambda clerk: clerk.store.entries(EntryQuery()),
+    "entries by reason": lambda clerk: clerk.store.entries(EntryQuery(reason="NO")),
     "history": lambda clerk: clerk.store.history("00" * 16),
     "counts": lambda clerk: clerk.store.counts(),
     "depths": lambda clerk: clerk.store.depths(),

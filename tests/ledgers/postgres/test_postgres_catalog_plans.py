@@ -134,7 +134,7 @@ async def _counted(url: str) -> dict[str, int]:
 
 def test_a_search_by_reason_reads_page_by_page_and_stops_at_its_limit(filled: str) -> None:
     with InboxCaller(partial(PostgresLedger.from_url, filled)) as clerk:
-        found = clerk.run(clerk.store.entries("dead", 3, reason="NO"))
+        found = clerk.run(clerk.store.entries(EntryQuery("dead", 3, reason="NO")))
         assert [entry.reason for entry in found] == ["no"] * 3
         assert found[0].at_ms > found[-1].at_ms
-        assert clerk.run(clerk.store.entries("dead", 3, reason="yes")) == []
+        assert clerk.run(clerk.store.entries(EntryQuery("dead", 3, reason="yes"))) == []

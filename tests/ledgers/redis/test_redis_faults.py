@@ -21,6 +21,7 @@ from semel.ledgers.redis import RedisLedger
 from semel.ledgers.redis import ledger as face
 from semel.ledgers.redis.ledger import KEYS_MAX
 from semel.ledgers.redis.topology import parse_info
+from semel.ports import EntryQuery
 from semel.testing.harness import Caller, Harness
 from semel.values.claim import Busy, Granted, Settlement
 from semel.values.errors import ConfigError, LedgerUnavailable
@@ -138,7 +139,7 @@ def test_queries_and_purges_end_within_the_deadline_too(start: Start) -> None:
         ledger = RedisLedger.from_url(with_options(server.url, timeout="0.3"))
         assert (await ledger.purge(1), (await ledger.counts())["done"]) == (0, 0)
         server.pause()
-        for asked in (ledger.purge(1), ledger.counts(), ledger.entries(), ledger.history("00" * 16)):
+        for asked in (ledger.purge(1), ledger.counts(), ledger.entries(EntryQuery()), ledger.history("00" * 16)):
             with pytest.raises(LedgerUnavailable, match=r"0\.3 s"):
                 await asyncio.wait_for(asked, 30)
         server.resume()

@@ -20,6 +20,7 @@ from semel.ledgers.redis.catalog import HAS_ATTEMPTS
 from semel.ledgers.redis.dead_letters import HEAD_BYTES
 from semel.ledgers.redis.ledger import MEMORY_BYTES
 from semel.ledgers.redis.placement import SLOTS, TAGS
+from semel.ports import EntryQuery
 from semel.testing.harness import Caller, Harness, altered
 from semel.values.attempts import line
 from semel.values.claim import Busy, Granted, Settlement
@@ -117,7 +118,7 @@ def test_a_listing_skips_an_index_entry_without_its_dead_letter(
     indexes = [name for name in _names(server, b"") if server.ask("TYPE", name) in (b"zset", "zset")]
     assert len(indexes) == 1
     assert server.ask("ZADD", indexes[0], 2**50, bytes(24)) == 1
-    listed = ledger.run(ledger.ledger.entries("dead", 10))  # type: ignore[attr-defined]
+    listed = ledger.run(ledger.ledger.entries(EntryQuery("dead", 10)))  # type: ignore[attr-defined]
     assert [entry.text for entry in listed] == ["dead"]
 
 

@@ -12,7 +12,7 @@ from tests.service.api.live import GLOBEX, Client, api_on
 
 from semel import Context, Event, Semel, keys, latest
 from semel.ledgers.sqlite import SqliteLedger
-from semel.ports import Entry, Ledger
+from semel.ports import Entry, EntryQuery, Ledger
 from semel.service.api.claim_shapes import ClaimBatch, ClaimItem
 from semel.service.api.claims import Claims
 from semel.testing.harness import FakeClock
@@ -36,7 +36,7 @@ def dead_letters(folder: Path) -> list[Entry]:
 
     async def read() -> list[Entry]:
         ledger = SqliteLedger(str(folder / "semel.db"))
-        found = [*await ledger.entries("dead"), *await ledger.entries("uncertain")]
+        found = [*await ledger.entries(EntryQuery("dead")), *await ledger.entries(EntryQuery("uncertain"))]
         await ledger.close()
         return found
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from tests.stores.dead_letter_store.broken import Crash, Scene
 
-from semel.ports import Entry
+from semel.ports import Entry, EntryQuery
 from semel.testing.harness import InboxCaller
 from semel.values.claim import Busy, Claim, DeadLetter, Granted, Settled, Settlement
 from semel.values.inbox import Finished
@@ -60,7 +60,7 @@ def test_a_dead_letter_has_the_attempts_that_only_the_ledger_recorded(scene: Sce
     scene.other.grant(claim)
     scene.lapse()
     assert give_up(scene.worker, scene.worker.grant(claim))
-    (kept,) = scene.other.run(scene.dead_letter_store.entries("dead"))
+    (kept,) = scene.other.run(scene.dead_letter_store.entries(EntryQuery("dead")))
     assert told(kept) == [(1, "first"), (2, "second"), (4, "gave up")]
     assert kept.attempt_log[0].at_ms < kept.attempt_log[1].at_ms < kept.attempt_log[2].at_ms
     assert [told(entry) for entry in history(scene.other, claim)] == [told(kept)]
@@ -77,7 +77,7 @@ def test_an_attempt_of_a_vanished_holder_is_missing_from_the_log(scene: Scene, w
     assert broken.landed == 1
     scene.lapse()
     assert give_up(scene.other, scene.other.grant(claim))
-    (kept,) = scene.other.run(scene.dead_letter_store.entries("dead"))
+    (kept,) = scene.other.run(scene.dead_letter_store.entries(EntryQuery("dead")))
     assert told(kept) == [(1, "first"), (3, "gave up")]
 
 

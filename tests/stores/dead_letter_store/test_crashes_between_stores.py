@@ -10,7 +10,7 @@ import pytest
 from tests.facts import rendered
 from tests.stores.dead_letter_store.broken import Crash, Scene, out_of_reach
 
-from semel.ports import Inbox
+from semel.ports import EntryQuery, Inbox
 from semel.testing.harness import InboxCaller
 from semel.values.claim import Busy, Claim, DeadLetter, Granted, Settled, Settlement
 from semel.values.errors import LedgerUnavailable
@@ -76,9 +76,9 @@ def test_a_dead_letter_is_in_the_store_and_its_event_is_not_in_the_ledger(scene:
     claim = scene.harness.claim("a")
     assert give_up(scene.worker, scene.worker.grant(claim), event=b"[1]")
     assert scene.other.claim(claim) == Settled(Reject("no"))
-    (kept,) = scene.worker.run(scene.dead_letter_store.entries("dead"))
+    (kept,) = scene.worker.run(scene.dead_letter_store.entries(EntryQuery("dead")))
     assert (kept.event, kept.reason, kept.state) == (b"[1]", "no", "dead")
-    (there,) = scene.worker.run(scene.ledger.entries("dead"))
+    (there,) = scene.worker.run(scene.ledger.entries(EntryQuery("dead")))
     assert there.event is None
 
 
@@ -334,12 +334,12 @@ def test_counts_and_listings_cover_both_stores(scene: Scene) -> None:
     replay(scene.worker, scene.harness.claim("b"))
     counts = scene.worker.run(scene.both.counts())
     assert counts == {"accepted": 1, "leased": 1, "waiting": 1, "done": 1, "dead": 0, "uncertain": 1}
-    entries = scene.worker.run(scene.both.entries())
+    entries = scene.worker.run(scene.both.entries(EntryQuery()))
     assert {(entry.text, entry.state) for entry in entries} == {
         *(("a", "done"), ("b", "accepted"), ("c", "uncertain"), ("d", "waiting"), ("e", "leased"))
     }
     assert [entry.at_ms for entry in entries] == sorted((entry.at_ms for entry in entries), reverse=True)
-    assert len(scene.worker.run(scene.both.entries(None, 2))) == 2
+    assert len(scene.worker.run(scene.both.entries(EntryQuery(None, 2)))) == 2
 
 
 def test_a_dead_letter_store_that_is_a_ledger_in_use_is_an_error(scene: Scene) -> None:

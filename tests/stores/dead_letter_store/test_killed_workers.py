@@ -15,6 +15,7 @@ from tests.stores.dead_letter_store import dying_worker
 from tests.stores.dead_letter_store.broken import LEDGERS
 
 from semel.core.dead_letter_store import LedgerWithDeadLetterStore
+from semel.ports import EntryQuery
 from semel.values.claim import Busy, DeadLetter, Granted, Settled, Settlement, Verdict
 from semel.values.outcome import Done, Reject
 
@@ -61,7 +62,7 @@ def test_a_killed_worker_leaves_one_dead_letter_or_none(
             assert await both.settle([Settlement(verdict.lease, outcome, dead_letter)]) == [True]
         else:
             assert verdict == Settled(Reject("first"))
-        found = [entry.reason for state in ("dead", "uncertain") for entry in await both.entries(state)]
+        found = [entry.reason for state in ("dead", "uncertain") for entry in await both.entries(EntryQuery(state))]
         await both.close()
         return found
 

@@ -204,27 +204,8 @@ class DynamoLedger:
     async def discard(self, key: str, reason: str, by: str) -> bool:
         return await self._decisions.discard(parse_key(key), reason, by)
 
-    async def entries(
-        self,
-        state: str | None = None,
-        limit: int = 100,
-        *,
-        handler: str = "",
-        tenant: str | None = None,
-        reason: str = "",
-        since_ms: int = 0,
-        until_ms: int | None = None,
-    ) -> list[Entry]:
+    async def entries(self, query: EntryQuery) -> list[Entry]:
         """Dead and uncertain entries are read from an index; others need a scan, which costs (see `catalog`)."""
-        query = EntryQuery(
-            state=state,
-            limit=limit,
-            handler=handler,
-            tenant=tenant,
-            reason=reason,
-            since_ms=since_ms,
-            until_ms=until_ms,
-        )
         return await self._catalog.entries(query)
 
     async def history(self, key: str) -> list[Entry]:

@@ -293,26 +293,7 @@ class PostgresLedger:
     async def withdraw(self, leases: Sequence[Lease]) -> None:
         await self._write(lambda c: dead_letters.withdraw(c, leases, self._schema))
 
-    async def entries(
-        self,
-        state: str | None = None,
-        limit: int = 100,
-        *,
-        handler: str = "",
-        tenant: str | None = None,
-        reason: str = "",
-        since_ms: int = 0,
-        until_ms: int | None = None,
-    ) -> list[Entry]:
-        query = EntryQuery(
-            state=state,
-            limit=limit,
-            handler=handler,
-            tenant=tenant,
-            reason=reason,
-            since_ms=since_ms,
-            until_ms=until_ms,
-        )
+    async def entries(self, query: EntryQuery) -> list[Entry]:
         return await self._readers.run(lambda c: catalog.entries(c, query, self._schema))
 
     async def history(self, key: str) -> list[Entry]:

@@ -212,26 +212,7 @@ class RedisLedger:
     async def discard(self, key: str, reason: str, by: str) -> bool:
         return await self._query(self._decide(parse_key(key), DISCARD, reason, by))
 
-    async def entries(
-        self,
-        state: str | None = None,
-        limit: int = 100,
-        *,
-        handler: str = "",
-        tenant: str | None = None,
-        reason: str = "",
-        since_ms: int = 0,
-        until_ms: int | None = None,
-    ) -> list[Entry]:
-        query = EntryQuery(
-            state=state,
-            limit=limit,
-            handler=handler,
-            tenant=tenant,
-            reason=reason,
-            since_ms=since_ms,
-            until_ms=until_ms,
-        )
+    async def entries(self, query: EntryQuery) -> list[Entry]:
         return await self._query(self._reader.entries(query))
 
     async def history(self, key: str) -> list[Entry]:

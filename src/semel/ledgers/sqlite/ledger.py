@@ -206,27 +206,8 @@ class SqliteLedger:
     async def withdraw(self, leases: Sequence[Lease]) -> None:
         await self._writer.submit(lambda connection: dead_letters.withdraw(connection, leases))
 
-    async def entries(
-        self,
-        state: str | None = None,
-        limit: int = 100,
-        *,
-        handler: str = "",
-        tenant: str | None = None,
-        reason: str = "",
-        since_ms: int = 0,
-        until_ms: int | None = None,
-    ) -> list[Entry]:
-        asked = EntryQuery(
-            state=state,
-            limit=limit,
-            handler=handler,
-            tenant=tenant,
-            reason=reason,
-            since_ms=since_ms,
-            until_ms=until_ms,
-        )
-        return await self._catalog.submit(lambda connection: catalog.entries(connection, asked))
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        return await self._catalog.submit(lambda connection: catalog.entries(connection, query))
 
     async def history(self, key: str) -> list[Entry]:
         digest = parse_digest(key)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.ports import STATES, Catalog, Entry
+from semel.ports import STATES, Catalog, Entry, EntryQuery
 from semel.testing.harness import Caller, Harness, altered
 from semel.testing.laws.binding import Binding
 from semel.values.claim import Busy, Claim, Granted, Settlement
@@ -74,8 +74,8 @@ class CatalogLaws(Binding):
             assert len(_listed(ledger, harness, state)) == 2
         assert len(_listed(ledger, harness, handler="one")) == len(ENDINGS)
         assert _listed(ledger, harness, handler="tw") == []
-        assert len(_run(ledger, "entries", None, 1000, tenant=f"{harness.namespace} 2")) == 2 * len(ENDINGS)
-        assert _run(ledger, "entries", None, 1000, tenant=f"{harness.namespace} 3") == []
+        assert len(_run(ledger, "entries", EntryQuery(None, 1000, tenant=f"{harness.namespace} 2"))) == 2 * len(ENDINGS)
+        assert _run(ledger, "entries", EntryQuery(None, 1000, tenant=f"{harness.namespace} 3")) == []
 
     def test_entries_are_chosen_by_a_part_of_their_reason_in_any_case_of_letters(
         self, harness: Harness, ledger: Caller
@@ -109,7 +109,7 @@ class CatalogLaws(Binding):
     def test_a_state_that_is_none_is_an_error(self, ledger: Caller) -> None:
         for state in ("deaad", "", "replayed"):
             with pytest.raises(ConfigError, match=r"waiting.*dead"):
-                _run(ledger, "entries", state)
+                _run(ledger, "entries", EntryQuery(state))
 
     # -------------------------------------------------------------------------------------------------- newest first
 
@@ -122,9 +122,9 @@ class CatalogLaws(Binding):
                 harness.advance(2)
         assert [entry.text for entry in _listed(ledger, harness)] == texts
         for limit in (1, 4, 7):
-            listed = _run(ledger, "entries", None, limit, tenant=harness.namespace)
+            listed = _run(ledger, "entries", EntryQuery(None, limit, tenant=harness.namespace))
             assert [entry.text for entry in listed] == texts[:limit]
-        assert _run(ledger, "entries", None, 0) == _run(ledger, "entries", "done", -1) == []
+        assert _run(ledger, "entries", EntryQuery(None, 0)) == _run(ledger, "entries", EntryQuery("done", -1)) == []
 
     @pytest.mark.parametrize("ending", [Done(), Reject("no"), Uncertain("?")], ids=["done", "dead", "uncertain"])
     def test_what_ended_last_comes_first_whenever_it_began(
@@ -135,7 +135,7 @@ class CatalogLaws(Binding):
             ledger.settle(ledger.grant(harness.claim(f"key {at}")), ending, b"{}")
         harness.advance(2)
         ledger.settle(slow, ending, b"{}")
-        (newest,) = _run(ledger, "entries", None, 1, tenant=harness.namespace)
+        (newest,) = _run(ledger, "entries", EntryQuery(None, 1, tenant=harness.namespace))
         assert newest.text == "slow"
 
     # ------------------------------------------------------------------------------------------ counts and history
@@ -187,7 +187,9 @@ def _run(ledger: Caller, method: str, *asked: Any, **filters: Any) -> Any:
 
 def _listed(ledger: Caller, harness: Harness, state: str | None = None, **filters: Any) -> list[Entry]:
     """What this harness has put there: stores may be shared."""
-    listed: list[Entry] = _run(ledger, "entries", state, 100_000, **{"tenant": harness.namespace, **filters})
+    listed: list[Entry] = _run(
+        ledger, "entries", EntryQuery(state, 100_000, **{"tenant": harness.namespace, **filters})
+    )
     return listed
 
 
@@ -346,7 +348,7 @@ class KeepLaws(Binding):
         everything = [ledger.entries(claim, "dead")[0] for claim in claims]
         times = [entry.at_ms for entry in everything]
         assert times == sorted(times)
-        listed = ledger.run(ledger.ledger.entries("dead", 3))  # type: ignore[attr-defined]
+        listed = ledger.run(ledger.ledger.entries(EntryQuery("dead", 3)))  # type: ignore[attr-defined]
         assert [entry.key for entry in listed] == [claim.digest.hex() for claim in reversed(claims)][:3]
 
     def test_reading_the_catalog_changes_nothing(self, harness: Harness, ledger: Caller) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.ports import DeadLetterStore
+from semel.ports import DeadLetterStore, EntryQuery
 from semel.testing.harness import Harness, InboxCaller, altered
 from semel.testing.laws.catalog import SWEPT_MS
 from semel.testing.laws.inbox import InboxBinding
@@ -214,10 +214,10 @@ class LetterboxLaws(InboxBinding):
     def test_many_are_kept_at_once(self, harness: Harness, ledger: InboxCaller) -> None:
         claims = harness.claims(501)
         _keep_all(ledger, [_settlement(claim, at + 1) for at, claim in enumerate(claims)])
-        before = ledger.run(ledger.store.entries("dead", 1000, tenant=harness.namespace))
+        before = ledger.run(ledger.store.entries(EntryQuery("dead", 1000, tenant=harness.namespace)))
         assert {entry.key for entry in before} == {claim.digest.hex() for claim in claims}
         ledger.run(_dead_letter_store(ledger).withdraw([Lease(claim, at + 1) for at, claim in enumerate(claims)]))
-        assert ledger.run(ledger.store.entries("dead", 1000, tenant=harness.namespace)) == []
+        assert ledger.run(ledger.store.entries(EntryQuery("dead", 1000, tenant=harness.namespace))) == []
 
     @pytest.mark.parametrize("words", ["\x00", "\udcff half a character", "ä" * 2000], ids=["nul", "half", "long"])
     def test_any_words_can_be_a_reason(self, harness: Harness, ledger: InboxCaller, words: str) -> None:

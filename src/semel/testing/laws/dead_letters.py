@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 import pytest
 
-from semel.ports import Catalog, DeadLetters, Entry, Ledger
+from semel.ports import Catalog, DeadLetters, Entry, EntryQuery, Ledger
 from semel.testing.harness import Caller, Harness, InboxCaller, arrival, lane, of_handler
 from semel.testing.laws.binding import Binding
 from semel.testing.laws.catalog import SWEPT_MS
@@ -388,7 +388,7 @@ def _finish_all(ledger: InboxCaller, claim: Claim) -> list[bytes]:
 
 
 def _dead_key(ledger: InboxCaller, harness: Harness) -> str:
-    (entry,) = ledger.run(ledger.store.entries("dead", 10, tenant=harness.namespace))
+    (entry,) = ledger.run(ledger.store.entries(EntryQuery("dead", 10, tenant=harness.namespace)))
     assert entry.handler == lane(harness)
     return entry.key
 

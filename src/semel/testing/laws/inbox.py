@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from semel.ports import Ledger
+from semel.ports import EntryQuery, Ledger
 from semel.testing.bystanders import InboxBystanders, watch
 from semel.testing.harness import Harness, InboxCaller, altered, arrival, lane, of_handler
 from semel.testing.laws.binding import Binding
@@ -328,13 +328,13 @@ class AcceptLaws(InboxBinding):
         ledger.put(arrival(harness, one))
         harness.advance(harness.unit_ms)
         ledger.put(arrival(harness, two))
-        listed = ledger.run(ledger.store.entries("accepted", 10, tenant=harness.namespace))
+        listed = ledger.run(ledger.store.entries(EntryQuery("accepted", 10, tenant=harness.namespace)))
         assert [(entry.key, entry.text) for entry in listed] == [(two.digest.hex(), "b"), (one.digest.hex(), "a")]
         assert {(entry.handler, entry.state, entry.event) for entry in listed} == {(lane(harness), "accepted", None)}
         assert ledger.states_of(one) == [("accepted", 1)]
         before = ledger.run(ledger.store.counts())["accepted"]
         _finish(ledger, ledger.take(harness))
-        assert ledger.run(ledger.store.entries("accepted", 10, tenant=harness.namespace)) == []
+        assert ledger.run(ledger.store.entries(EntryQuery("accepted", 10, tenant=harness.namespace))) == []
         assert ledger.run(ledger.store.counts())["accepted"] == before - 2
 
     def test_an_inbox_item_that_was_begun_is_counted_once(self, harness: Harness, ledger: InboxCaller) -> None:
@@ -372,7 +372,7 @@ class AcceptLaws(InboxBinding):
     ) -> None:
         one, two = of_handler(harness, "one", "a"), of_handler(harness, "two", "a")
         ledger.put(arrival(harness, one, two))
-        (entry,) = ledger.run(ledger.store.entries("accepted", 10, tenant=harness.namespace))
+        (entry,) = ledger.run(ledger.store.entries(EntryQuery("accepted", 10, tenant=harness.namespace)))
         assert ledger.history(one) == ledger.history(two) == ledger.run(ledger.store.history(entry.key)) == [entry]
         assert isinstance(ledger.claim(one), Granted)
 
