@@ -117,8 +117,8 @@ def _folder() -> Path:
     """Only its owner may write there: a record names a process to be killed."""
     folder = Path(gettempdir()) / f"semel-test-children-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    told = folder.stat()
-    if told.st_uid != os.getuid() or told.st_mode & 0o077:
+    details = folder.stat()
+    if details.st_uid != os.getuid() or details.st_mode & 0o077:
         raise PermissionError(f"{folder} must belong to this user alone")
     return folder
 

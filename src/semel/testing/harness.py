@@ -367,7 +367,7 @@ def contract(harness: Harness, name: str = "one", **terms: Any) -> Contract:
     return Contract(name=provider(harness, name), channels=("sms",), **terms)
 
 
-def notification(harness: Harness, key: str = "order-1", **said: Any) -> Notification:
+def notification(harness: Harness, key: str = "order-1", **fields: Any) -> Notification:
     wanted: dict[str, Any] = {
         "key": key,
         "kind": "shipping",
@@ -376,7 +376,7 @@ def notification(harness: Harness, key: str = "order-1", **said: Any) -> Notific
         "body": "On its way",
         "tenant": harness.namespace,
         "provider": provider(harness),
-        **said,
+        **fields,
     }
     return Notification(**wanted)
 
@@ -395,8 +395,8 @@ class OutboxCaller(Caller):
         return self.run(self.outbox.add(notifications))
 
     def take(self, harness: Harness, name: str = "one", room: int = ROOM, per_second: float = 0.0) -> list[Dispatch]:
-        whose = provider(harness, name)
-        return self.run(self.outbox.take({whose: Lane(room, whose, per_second)}, harness.lease_ms))
+        provider_name = provider(harness, name)
+        return self.run(self.outbox.take({provider_name: Lane(room, provider_name, per_second)}, harness.lease_ms))
 
     def take_one(self, harness: Harness, name: str = "one") -> Dispatch:
         (dispatch,) = self.take(harness, name)
@@ -415,12 +415,12 @@ class OutboxCaller(Caller):
 
     def send(self, harness: Harness, dispatch: Dispatch, answer: Answer, **terms: Any) -> bool:
         """Cross, and be answered."""
-        (gate,) = self.cross(dispatch)
-        assert type(gate).__name__ == "Crossed", gate
+        (verdict,) = self.cross(dispatch)
+        assert type(verdict).__name__ == "Crossed", verdict
         return self.answer(harness, dispatch, answer, **terms)
 
-    def apply_reports(self, *witnesses: DeliveryReport) -> list[State | None]:
-        return self.run(self.outbox.apply_reports(witnesses))
+    def apply_reports(self, *reports: DeliveryReport) -> list[State | None]:
+        return self.run(self.outbox.apply_reports(reports))
 
 
 def open_outbox_caller(open: Callable[[], Ledger]) -> OutboxCaller:
@@ -453,7 +453,7 @@ def keys_of(dispatches: Sequence[Dispatch]) -> list[str]:
     return [one.notification.key for one in dispatches]
 
 
-def with_standing(dispatch: Dispatch, delivery_state: DeliveryState) -> Dispatch:
+def with_delivery_state(dispatch: Dispatch, delivery_state: DeliveryState) -> Dispatch:
     return altered(dispatch, delivery_state=delivery_state)
 
 
@@ -461,19 +461,19 @@ def people(sender: OutboxCaller) -> Notifications:
     return cast(Notifications, sender.outbox)
 
 
-def status(sender: OutboxCaller, said: Notification) -> Status:
-    asked = people(sender).status(said.tenant, recipient=said.recipient, kind=said.kind)
+def status(sender: OutboxCaller, message: Notification) -> Status:
+    asked = people(sender).status(message.tenant, recipient=message.recipient, kind=message.kind)
     return sender.run(asked)
 
 
-def shown(sender: OutboxCaller, said: Notification) -> NotificationView:
-    found = sender.run(people(sender).show(said.id))
+def shown(sender: OutboxCaller, message: Notification) -> NotificationView:
+    found = sender.run(people(sender).show(message.id))
     assert found is not None
     return found
 
 
-def decide(sender: OutboxCaller, said: Notification, says: str) -> State | None:
-    return sender.run(people(sender).decide(Decision(said.id, says, "because", "ada")))  # type: ignore[arg-type]
+def decide(sender: OutboxCaller, message: Notification, resolution: str) -> State | None:
+    return sender.run(people(sender).decide(Decision(message.id, resolution, "because", "ada")))  # type: ignore[arg-type]
 
 
 def overdue(harness: Harness, sender: OutboxCaller) -> None:

@@ -67,7 +67,7 @@ LEAVINGS: st.SearchStrategy[Callable[[Taken], InboxEnding]] = st.sampled_from(
         lambda taken: GivenUp(taken, "up"),
     ]
 )
-VANISHES = st.sampled_from(["with the letter", "with the lease", "with the record", "never", "never"])
+VANISHES = st.sampled_from(["with the item", "with the lease", "with the record", "never", "never"])
 STEPS_MS = (1, 4_999, 5_000, 9_999, 10_000, 30_000, 61_000)  # around the ends of waits, leases and retentions
 WHO = st.integers(0, 1)
 
@@ -153,7 +153,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
         ) -> MultipleResults[Taken]:
             """Take an inbox item, run its first claim, and finish it; or vanish at a step."""
             got = self._take(who, [1 - at, at])
-            for one in got if vanishes != "with the letter" else ():
+            for one in got if vanishes != "with the item" else ():
                 lease = self._claim(who, self._found(one).claims[0])
                 if vanishes == "with the lease":
                     continue
@@ -206,18 +206,18 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
             dead = {record.key: record for record in self.model.dead()}
             known = [*dead, *[self.harness.claim(key).digest for key in KEYS]]
             key = known[pick % len(known)]
-            told = self._told(worker, dead[key].event) if key in dead else key.hex()
+            listed_key = self._listed_key(worker, dead[key].event) if key in dead else key.hex()
             if replays:
-                answer = worker.run(worker.store.replay(told, "why", "who", force=force))
+                answer = worker.run(worker.store.replay(listed_key, "why", "who", force=force))
                 assert answer is self.model.replay(key, self.clock(), force)
             else:
-                answer = worker.run(worker.store.discard(told, "why", "who"))
+                answer = worker.run(worker.store.discard(listed_key, "why", "who"))
                 assert answer is self.model.discard(key)
-            states = [entry.state for entry in worker.run(worker.store.history(told)) if entry.key == told]
+            states = [entry.state for entry in worker.run(worker.store.history(listed_key)) if entry.key == listed_key]
             open_ones = [one for one in self.model.dead() if one.key == key]
             assert sum(state in ("dead", "uncertain") for state in states) == len(open_ones)
 
-        def _told(self, worker: InboxCaller, event: bytes) -> str:
+        def _listed_key(self, worker: InboxCaller, event: bytes) -> str:
             """The key under which a dead letter is listed."""
             listed = [entry for state in UNDECIDED for entry in worker.run(worker.store.entries(EntryQuery(state)))]
             (key,) = [entry.key for entry in listed if entry.event == event]

@@ -60,15 +60,15 @@ class InboxModel:
 
     def accept(self, arrival: Arrival, now: int) -> str:
         """The status. Store an accepted event."""
-        told = [self._standing(claim, now) for claim in arrival.claims]
-        if "conflict" in told:
+        statuses = [self._known_status(claim, now) for claim in arrival.claims]
+        if "conflict" in statuses:
             return "conflict"
-        if "" not in told:
+        if "" not in statuses:
             return "duplicate"
         self.dead_letters.append(ModelItem(arrival.claims, arrival.event, arrival.lane, "", now))
         return "accepted"
 
-    def _standing(self, claim: Claim, now: int) -> str:
+    def _known_status(self, claim: Claim, now: int) -> str:
         lives = [life for key in keys(claim) if (life := self.ledger._alive(key, now)) is not None]
         if any(_differ(life.fingerprint, claim.fingerprint) for life in lives):
             return "conflict"

@@ -149,7 +149,7 @@ async def _replayed(box: Any) -> None:
 
     for dispatch in await box.take({PROVIDER: Lane(10, PROVIDER)}, 3_600_000):
         again = states.replayed(dispatch.delivery_state)
-        await box.record([harness.released(harness.with_standing(dispatch, again))])
+        await box.record([harness.released(harness.with_delivery_state(dispatch, again))])
 
 
 # ------------------------------------------------------------------------------------------------------------- many

@@ -432,8 +432,8 @@ class EventOrderLaws(Binding):
         harness.advance(harness.lease_ms)
         ledger.do(harness.claim("b", subject="s", position=2))
         assert ledger.claim(harness.claim("a", subject="s", position=1)) == Stale(2)
-        told = ledger.grant(harness.claim("a", subject="s", position=1, doubt_first=True))
-        assert told.takeover
+        doubtful = ledger.grant(harness.claim("a", subject="s", position=1, doubt_first=True))
+        assert doubtful.takeover
         assert ledger.claim(harness.claim("c", subject="s", position=1, doubt_first=True)) == Stale(2)
 
 

@@ -19,12 +19,12 @@ from semel.values.event import DecodeOptions
 from semel.values.inbox import Finished, GivenUp, Taken
 from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
 
-LETTERS: dict[str, Reject | Uncertain] = {"dead": Reject("no"), "uncertain": Uncertain("?")}
+OUTCOMES: dict[str, Reject | Uncertain] = {"dead": Reject("no"), "uncertain": Uncertain("?")}
 READING = DecodeOptions("org", "data.id", "data.type")
 
 
 class LetterLaws(InboxBinding):
-    @pytest.fixture(params=list(LETTERS))
+    @pytest.fixture(params=list(OUTCOMES))
     def state(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 
@@ -34,7 +34,7 @@ class LetterLaws(InboxBinding):
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller, state: str
     ) -> None:
         claim = harness.claim("a")
-        ledger.die(claim, LETTERS[state], b"1", READING)
+        ledger.die(claim, OUTCOMES[state], b"1", READING)
         assert other.replay(claim) is True
         taken = _taken(ledger, claim)
         assert (taken.event, taken.decode_options, taken.tenant) == (b"1", READING, claim.tenant)
@@ -45,7 +45,7 @@ class LetterLaws(InboxBinding):
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller, state: str, event: bytes | None
     ) -> None:
         claim = harness.claim("a", aliases=["x"])
-        ledger.die(claim, LETTERS[state], event, DecodeOptions(foreign=True))
+        ledger.die(claim, OUTCOMES[state], event, DecodeOptions(foreign=True))
         before = ledger.run(ledger.store.depths())
         assert other.replay(claim) is True
         assert ledger.run(ledger.store.depths()) == before
@@ -59,7 +59,7 @@ class LetterLaws(InboxBinding):
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller, state: str
     ) -> None:
         claim = harness.claim("a", aliases=["x"])
-        old = ledger.die(claim, LETTERS[state])
+        old = ledger.die(claim, OUTCOMES[state])
         assert ledger.replay(claim) is True
         granted = other.grant(claim)
         assert (granted.attempt, granted.takeover) == (1, False)
@@ -72,7 +72,7 @@ class LetterLaws(InboxBinding):
 
     def test_a_redelivery_of_what_is_replayed_waits(self, harness: Harness, ledger: InboxCaller, state: str) -> None:
         claim = harness.claim("a", fingerprint="1", aliases=["x"])
-        ledger.die(claim, LETTERS[state])
+        ledger.die(claim, OUTCOMES[state])
         ledger.replay(claim)
         for again in (claim, harness.claim("b", aliases=["x"])):
             assert ledger.accept(arrival(harness, again)) == WAITS
@@ -111,7 +111,7 @@ class LetterLaws(InboxBinding):
 
     def test_a_replay_counts_once(self, harness: Harness, ledger: InboxCaller, other: InboxCaller, state: str) -> None:
         claim = harness.claim("a")
-        ledger.die(claim, LETTERS[state])
+        ledger.die(claim, OUTCOMES[state])
         assert [ledger.replay(claim), other.replay(claim), ledger.discard(claim)] == [True, False, False]
         _finish(ledger, _taken(ledger, claim))
 
@@ -150,12 +150,12 @@ class LetterLaws(InboxBinding):
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller, state: str
     ) -> None:
         claim = harness.claim("a", aliases=["x"])
-        ledger.die(claim, LETTERS[state])
+        ledger.die(claim, OUTCOMES[state])
         before = ledger.run(ledger.store.counts())[state]
         assert ledger.discard(claim) is True
         assert other.entries(claim) == []
         assert ledger.run(ledger.store.counts())[state] == before - 1
-        assert other.claim(claim) == Settled(LETTERS[state])
+        assert other.claim(claim) == Settled(OUTCOMES[state])
         assert other.accept(arrival(harness, claim)).startswith(f"duplicate: {state}: ")
         assert [other.discard(claim), other.replay(claim)] == [False, False]
         assert _waiting(ledger, claim) == 0
@@ -164,7 +164,7 @@ class LetterLaws(InboxBinding):
 
     def test_every_decision_is_kept_with_its_reason(self, harness: Harness, ledger: InboxCaller, state: str) -> None:
         claim = harness.claim("a")
-        ledger.die(claim, LETTERS[state], b"1")
+        ledger.die(claim, OUTCOMES[state], b"1")
         assert ledger.states_of(claim) == [(state, 1)]
         harness.advance(2)
         assert ledger.replay(claim, "the number was wrong", "anna") is True
@@ -181,7 +181,7 @@ class LetterLaws(InboxBinding):
         second, first = ledger.history(claim)
         assert (second.state, second.generation, second.reason, second.event) == ("discarded", 2, "again", b"2")
         assert (first.state, first.generation, first.event) == ("replayed", 1, b"1")
-        assert first.reason == LETTERS[state].reason
+        assert first.reason == OUTCOMES[state].reason
         for entry, words in (
             (second, ("discarded", "otto", "nobody needs it")),
             (first, ("replayed", "anna", "number")),
@@ -410,7 +410,7 @@ class ForceLaws(Binding):
         first = ledger.do(claim, b"1")
         assert _replay(other, claim, force=False) is False
         assert ledger.is_done(claim, b"1")
-        assert _told(ledger, claim) == [("done", 1)]
+        assert _states_of(ledger, claim) == [("done", 1)]
         harness.advance(2)
         assert _replay(other, claim) is True
         again = ledger.grant(claim)
@@ -441,13 +441,13 @@ class ForceLaws(Binding):
         claim = harness.claim("a")
         for generation in (1, 2, 3):
             ledger.do(claim)
-            assert _told(ledger, claim)[0] == ("done", generation)
+            assert _states_of(ledger, claim)[0] == ("done", generation)
             harness.advance(2)
             assert [_replay(other, claim), _replay(ledger, claim), _replay(ledger, claim, force=False)] == [
                 *(True, False, False)
             ]
             harness.advance(2)
-        assert _told(ledger, claim) == [("replayed", 3), ("replayed", 2), ("replayed", 1)]
+        assert _states_of(ledger, claim) == [("replayed", 3), ("replayed", 2), ("replayed", 1)]
 
     def test_what_is_replayed_is_not_counted_as_done(self, harness: Harness, ledger: Caller) -> None:
         claim, stays = harness.claim("a", aliases=["x"]), harness.claim("b")
@@ -497,7 +497,7 @@ class ForceLaws(Binding):
         if granted is None:
             assert _history(ledger, claim) == []
         else:
-            assert _told(ledger, claim) == [(state, 1)]
+            assert _states_of(ledger, claim) == [(state, 1)]
             assert isinstance(ledger.claim(claim), Busy)
 
     def test_what_is_known_no_more_cannot_be_replayed(self, harness: Harness, ledger: Caller) -> None:
@@ -507,10 +507,10 @@ class ForceLaws(Binding):
         assert _replay(ledger, claim) is False
         assert ledger.grant(claim).attempt == 1
 
-    @pytest.mark.parametrize("state", list(LETTERS))
+    @pytest.mark.parametrize("state", list(OUTCOMES))
     def test_a_letter_is_replayed_as_without_force(self, harness: Harness, ledger: Caller, state: str) -> None:
         claim = harness.claim("a")
-        ledger.settle(ledger.grant(claim), LETTERS[state])
+        ledger.settle(ledger.grant(claim), OUTCOMES[state])
         assert [_replay(ledger, claim), _replay(ledger, claim)] == [True, False]
         assert ledger.grant(claim).attempt == 1
 
@@ -538,8 +538,8 @@ class ForceLaws(Binding):
         assert [entry.state for entry in _history(ledger, claim)] == ["replayed", "replayed"]
         assert sorted(str(entry.result) for entry in _history(ledger, claim)) == ["None", "b'1'"]
         ledger.do(claim, b"2")
-        assert _told(ledger, claim)[0][0] == "done"
-        assert _told(ledger, claim)[0][1] > 1
+        assert _states_of(ledger, claim)[0][0] == "done"
+        assert _states_of(ledger, claim)[0][1] > 1
 
     # ------------------------------------------------------------------------------------------- aliases and subjects
 
@@ -579,10 +579,10 @@ class ForceLaws(Binding):
         harness.advance(harness.retention_ms // 2)
         assert _replay(ledger, claim) is True
         _purge_claims(ledger)
-        assert _told(ledger, claim) == [("replayed", 1)]
+        assert _states_of(ledger, claim) == [("replayed", 1)]
         harness.advance(2 * harness.retention_ms + (SWEPT_MS if harness.clock else 0))
         _purge_claims(ledger)
-        assert _told(ledger, claim) == []
+        assert _states_of(ledger, claim) == []
         assert ledger.grant(claim).attempt == 1
 
 
@@ -603,7 +603,7 @@ def _history(ledger: Caller, claim: Claim) -> Sequence[Entry]:
     return ledger.run(_store(ledger).history(claim.digest.hex()))
 
 
-def _told(ledger: Caller, claim: Claim) -> list[tuple[str, int]]:
+def _states_of(ledger: Caller, claim: Claim) -> list[tuple[str, int]]:
     return [(entry.state, entry.generation) for entry in _history(ledger, claim)]
 
 

@@ -219,7 +219,7 @@ class FaultStorm:
     def goes_on(self, more: int = 12) -> None:
         """Wait until so many messages more have been acknowledged: the load is on, and nothing stands still."""
         wanted = self.acked + more
-        wait_until(lambda: self.acked >= wanted, f"{more} more acknowledgements{self._said()}")
+        wait_until(lambda: self.acked >= wanted, f"{more} more acknowledgements{self._worker_output()}")
 
     @property
     def acked(self) -> int:
@@ -232,7 +232,7 @@ class FaultStorm:
         """Wait until a worker has given deliveries back, because the store is out of reach: the fault has come through
         whatever the ledger rides over by itself."""
         before = self.undecided
-        wait_until(lambda: self.undecided > before, f"a worker that cannot decide{self._said()}")
+        wait_until(lambda: self.undecided > before, f"a worker that cannot decide{self._worker_output()}")
 
     @property
     def undecided(self) -> int:
@@ -243,12 +243,12 @@ class FaultStorm:
         """SIGKILL one of them when it is at work, and start it again on what it has not acknowledged."""
         name = WORKERS[self.kills % len(WORKERS)]
         begun = self._acked_by(name)
-        wait_until(lambda: self._acked_by(name) > begun, f"worker {name} at work{self._said()}")
+        wait_until(lambda: self._acked_by(name) > begun, f"worker {name} at work{self._worker_output()}")
         time.sleep(self._dice.uniform(0.0, AMID_S))
         process = self._running[name]
         process.kill()
         code = process.wait()
-        assert code == -signal.SIGKILL, f"worker {name} ended by itself with {code}{self._said()}"
+        assert code == -signal.SIGKILL, f"worker {name} ended by itself with {code}{self._worker_output()}"
         self.kills += 1
         self._start(name)
 
@@ -263,9 +263,9 @@ class FaultStorm:
         known = asyncio.run(self._ask())
         assert self.harness.happened() == before, "a settled event has no further effect"
         for effect in self.harness.effects:
-            mine = {event: one for event, one in known.items() if event.partition("-")[0] == effect}
-            assert mine, f"inconclusive: the load had no event of {effect}"
-            check_kept(effect, [call for call in before if call.effect == effect], mine)
+            of_effect = {event: one for event, one in known.items() if event.partition("-")[0] == effect}
+            assert of_effect, f"inconclusive: the load had no event of {effect}"
+            check_kept(effect, [call for call in before if call.effect == effect], of_effect)
 
     async def _ask(self) -> dict[str, EventRecord]:
         """What the ledger lists of each event, and what it answers when the event comes once more."""
@@ -310,13 +310,13 @@ class FaultStorm:
                 self._put[name] += 1  # afterwards: what is not there yet does not count as acknowledged
 
     def _start(self, name: str) -> None:
-        with (self.harness.home / "said").open("ab") as said:
+        with (self.harness.home / "output").open("ab") as output:
             self._running[name] = self._stack.enter_context(
                 start_child(
                     [sys.executable, "-W", "error", *self.harness.worker(name)],
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
+                    stdout=output,
+                    stderr=output,
                     env=dict(self.harness.environment) or None,
                 )
             )
@@ -333,8 +333,8 @@ class FaultStorm:
                 process.send_signal(signal.SIGUSR1)  # a worker may say where it stands
                 time.sleep(LAST_WORDS_S)
                 left = [(self.harness.home / name / f"{one}.json").read_text() for one in self._sources[name].left()]
-                pytest.fail(f"worker {name} does not come to an end: {left} are left{self._said()}")
-            assert code == 0, f"worker {name} ended with {code}{self._said()}"
+                pytest.fail(f"worker {name} does not come to an end: {left} are left{self._worker_output()}")
+            assert code == 0, f"worker {name} ended with {code}{self._worker_output()}"
 
     def _stop(self) -> None:
         self._enough.set()
@@ -343,6 +343,6 @@ class FaultStorm:
             process.kill()
         self._stack.close()
 
-    def _said(self) -> str:
-        text = (self.harness.home / "said").read_text("utf-8", "replace")[-4_000:]
-        return f"; the workers said:\n{text}" if text else ""
+    def _worker_output(self) -> str:
+        text = (self.harness.home / "output").read_text("utf-8", "replace")[-4_000:]
+        return f"; output of the workers:\n{text}" if text else ""

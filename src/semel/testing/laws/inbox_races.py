@@ -23,7 +23,7 @@ from semel.values.inbox import Acceptance, Arrival, Finished, Taken
 from semel.values.outcome import Reject
 
 ROUNDS = 8
-LETTERS = 20
+ITEMS = 20
 LEASE_MS = 600_000  # outlasts every race
 
 Ask = Callable[[Any, Sequence[Any]], Any]
@@ -107,39 +107,39 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
     def test_of_many_who_bring_an_arrival_one_is_accepted_and_all_are_answered(
         self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller
     ) -> None:
-        rounds = [[arrival(harness, f"{at} {key}") for key in range(LETTERS)] for at in range(ROUNDS)]
+        rounds = [[arrival(harness, f"{at} {key}") for key in range(ITEMS)] for at in range(ROUNDS)]
         answers = run(accept, [[_rotated(turn, racer) for turn in rounds] for racer in range(racers)])
-        for at, came in enumerate(rounds):
+        for at, arrivals in enumerate(rounds):
             accepted: list[bytes] = []
             for racer in range(racers):
-                told = answers[racer][at]
-                assert len(told) == LETTERS
-                assert {answer.status for answer in told} <= {"accepted", "duplicate"}
-                mine = zip(_rotated(came, racer), told, strict=True)
-                accepted += [one.claims[0].digest for one, answer in mine if answer.status == "accepted"]
-            assert sorted(accepted) == sorted(one.claims[0].digest for one in came)
+                replies = answers[racer][at]
+                assert len(replies) == ITEMS
+                assert {answer.status for answer in replies} <= {"accepted", "duplicate"}
+                pairs = zip(_rotated(arrivals, racer), replies, strict=True)
+                accepted += [one.claims[0].digest for one, answer in pairs if answer.status == "accepted"]
+            assert sorted(accepted) == sorted(one.claims[0].digest for one in arrivals)
         with on_their_clock as clerk:
-            assert clerk.depth(harness) == (ROUNDS * LETTERS, 0)
+            assert clerk.depth(harness) == (ROUNDS * ITEMS, 0)
 
     def test_no_letter_is_in_two_hands(
         self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller
     ) -> None:
         with on_their_clock as clerk:
-            clerk.accept_all([arrival(harness, f"key {at}", to=f"{at % 2}") for at in range(ROUNDS * LETTERS)])
+            clerk.accept_all([arrival(harness, f"key {at}", to=f"{at % 2}") for at in range(ROUNDS * ITEMS)])
             answers = run(take, [[[lane(harness, "0"), lane(harness, "1")]]] * racers)
             taken = [one for own in answers for one in own[0]]
             assert len({one.id for one in taken}) == len({one.token for one in taken}) == len(taken)
-            assert len(taken) == ROUNDS * LETTERS
+            assert len(taken) == ROUNDS * ITEMS
             assert all(clerk.finish_all([Finished(one) for one in taken]))
 
     def test_every_letter_is_finished_by_one(
         self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller
     ) -> None:
         with on_their_clock as clerk:
-            clerk.accept_all([arrival(harness, f"key {at}") for at in range(ROUNDS * LETTERS)])
+            clerk.accept_all([arrival(harness, f"key {at}") for at in range(ROUNDS * ITEMS)])
             answers = run(take_and_finish, [[[lane(harness)]]] * racers)
             times = Counter(one.id for own in answers for one in own[0])
-            assert len(times) == ROUNDS * LETTERS
+            assert len(times) == ROUNDS * ITEMS
             assert set(times.values()) == {1}
             assert clerk.depths(harness) == []
 
@@ -148,21 +148,21 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
         self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller, ask: Ask
     ) -> None:
         with on_their_clock as clerk:
-            claims = harness.claims(LETTERS)
+            claims = harness.claims(ITEMS)
             for claim in claims:
                 clerk.die(claim)
             keys = [claim.digest.hex() for claim in claims]
             answers = run(ask, [[_rotated(keys, racer)] for racer in range(racers)])
-            heard: list[str] = []
+            decided: list[str] = []
             for racer in range(racers):
-                assert len(answers[racer][0]) == LETTERS
-                mine = zip(_rotated(keys, racer), answers[racer][0], strict=True)
-                heard += [key for key, was_heard in mine if was_heard]
-            assert sorted(heard) == sorted(keys)
+                assert len(answers[racer][0]) == ITEMS
+                pairs = zip(_rotated(keys, racer), answers[racer][0], strict=True)
+                decided += [key for key, succeeded in pairs if succeeded]
+            assert sorted(decided) == sorted(keys)
             replayed = [claim for claim in claims if clerk.states_of(claim)[0][0] == "accepted"]
             taken = clerk.take_all({"on_event": 1000}, LEASE_MS)
             assert len([one for one in taken if one.tenant == harness.namespace]) == len(replayed)
-            assert len(replayed) == LETTERS or ask is decide
+            assert len(replayed) == ITEMS or ask is decide
             assert all(len(clerk.states_of(claim)) == 1 + (claim in replayed) for claim in claims)
 
     def test_replays_claims_and_purges_at_once_grant_each_key_once(
@@ -170,7 +170,7 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
     ) -> None:
         """Before its replay a claim is answered by the record, after it one is granted; purge has no part in it."""
         with on_their_clock as clerk:
-            claims = [harness.claim(f"key {at}", lease_ms=LEASE_MS, retention_ms=LEASE_MS) for at in range(LETTERS)]
+            claims = [harness.claim(f"key {at}", lease_ms=LEASE_MS, retention_ms=LEASE_MS) for at in range(ITEMS)]
             for claim in claims:
                 clerk.die(claim)
             keys = [claim.digest.hex() for claim in claims]
@@ -178,20 +178,20 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
                 [*claims],
                 [*keys],
                 [key for pair in zip(claims, keys, strict=True) for key in pair],
-                [5] * LETTERS,
+                [5] * ITEMS,
             )
             race = [[_rotated(kinds[racer % len(kinds)], racer)] for racer in range(racers)]
             answers = run(replay_or_claim_or_purge, race)
             replayed: Counter[str] = Counter()
             granted: Counter[str] = Counter()
-            for asked, told in zip(race, answers, strict=True):
-                for one, answer in zip(asked[0], told[0], strict=True):
-                    if isinstance(one, str):
-                        replayed[one] += answer
-                    elif isinstance(one, Claim):
+            for requests, replies in zip(race, answers, strict=True):
+                for request, answer in zip(requests[0], replies[0], strict=True):
+                    if isinstance(request, str):
+                        replayed[request] += answer
+                    elif isinstance(request, Claim):
                         assert isinstance(answer, Granted | Busy) or answer == Settled(Reject("no"))
-                        granted[one.digest.hex()] += isinstance(answer, Granted)
-            assert [replayed[key] for key in keys] == [1] * LETTERS
+                        granted[request.digest.hex()] += isinstance(answer, Granted)
+            assert [replayed[key] for key in keys] == [1] * ITEMS
             assert max(granted[key] for key in keys) <= 1
             assert all(("accepted", 2) in clerk.states_of(claim) for claim in claims)
 

@@ -24,7 +24,7 @@ from semel.testing.harness import (
     provider,
     released,
     shown,
-    with_standing,
+    with_delivery_state,
 )
 from semel.testing.laws.binding import Binding
 from semel.values import delivery_state as states
@@ -67,7 +67,7 @@ class AddLaws(OutboxBinding):
     def test_what_is_added_can_be_taken_as_it_was_said(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(
+        message = notification(
             harness,
             body={"text": "é – 漢字 \U0001f4de", "n": 1},
             subject="s",
@@ -81,10 +81,10 @@ class AddLaws(OutboxBinding):
             policy="resend",
             generation=3,
         )
-        (added,) = ledger.add(said)
-        assert (added.id, added.status) == (said.id.hex(), "added")
+        (added,) = ledger.add(message)
+        assert (added.id, added.status) == (message.id.hex(), "added")
         dispatch = other.take_one(harness)
-        assert (dispatch.id, dispatch.notification, dispatch.content) == (said.id, said, said.content)
+        assert (dispatch.id, dispatch.notification, dispatch.content) == (message.id, message, message.content)
         assert dispatch.delivery_state.state == "pending"
         assert (dispatch.delivery_state.policy, dispatch.delivery_state.not_after_ms) == ("resend", 4_102_444_800_000)
         assert dispatch.token > 0
@@ -115,12 +115,12 @@ class AddLaws(OutboxBinding):
     def test_the_same_call_twice_is_one_notification_and_says_so(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        assert [one.status for one in ledger.add(said, said)] == ["added", "known"]
-        assert [(one.status, one.state) for one in other.add(said)] == [("known", "pending")]
+        message = notification(harness)
+        assert [one.status for one in ledger.add(message, message)] == ["added", "known"]
+        assert [(one.status, one.state) for one in other.add(message)] == [("known", "pending")]
         dispatch = ledger.take_one(harness)
         ledger.send(harness, dispatch, Accepted())
-        assert [(one.status, one.state) for one in other.add(said)] == [("known", "accepted")]
+        assert [(one.status, one.state) for one in other.add(message)] == [("known", "accepted")]
         assert other.take(harness) == []
 
     def test_the_same_key_with_another_content_is_a_conflict(
@@ -306,8 +306,8 @@ class CrossLaws(OutboxBinding):
         ledger.send(harness, ledger.take_one(harness), Accepted())
         harness.advance(12 * harness.unit_ms)
         ledger.add(_guarded(harness, "n-2", window_s))
-        (gate,) = ledger.cross(ledger.take_one(harness))
-        assert isinstance(gate, Suppressed)
+        (verdict,) = ledger.cross(ledger.take_one(harness))
+        assert isinstance(verdict, Suppressed)
         harness.advance(8 * harness.unit_ms)
         ledger.add(_guarded(harness, "n-3", window_s))
         assert ledger.cross(ledger.take_one(harness)) == [Crossed()], "the suppressed one does not count"
@@ -332,28 +332,28 @@ class RecordLaws(OutboxBinding):
     def test_whoever_holds_an_old_token_can_record_nothing(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         first = ledger.take_one(harness)
         ledger.cross(first)
         harness.advance(harness.lease_ms)
         second = other.take_one(harness)
         assert not ledger.answer(harness, first, Accepted())
-        assert [one.state for one in ledger.add(said)] == ["sending"]
+        assert [one.state for one in ledger.add(message)] == ["sending"]
         assert other.record(released(second, state="uncertain", exit="", due_ms=0)) == [True]
         assert not ledger.answer(harness, first, REFUSED)
-        assert [one.state for one in ledger.add(said)] == ["uncertain"]
+        assert [one.state for one in ledger.add(message)] == ["uncertain"]
 
     def test_the_same_record_twice_is_written_once(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
         record = answered(harness, dispatch, Accepted("r-1"))
         assert [ledger.record(record), other.record(record)] == [[True], [True]]
-        assert [one.state for one in ledger.add(said)] == ["accepted"]
+        assert [one.state for one in ledger.add(message)] == ["accepted"]
 
     @pytest.mark.parametrize(
         ("answer", "state"),
@@ -362,10 +362,10 @@ class RecordLaws(OutboxBinding):
     def test_a_state_is_what_the_relay_concluded(
         self, harness: Harness, ledger: OutboxCaller, answer: Accepted | Refused | Unknown, state: str
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), answer)
-        assert [one.state for one in ledger.add(said)] == [state]
+        assert [one.state for one in ledger.add(message)] == [state]
 
     def test_what_is_held_is_never_due_and_what_has_an_exit_is_when_it_comes(
         self, harness: Harness, ledger: OutboxCaller
@@ -399,13 +399,13 @@ class RecordLaws(OutboxBinding):
     def test_of_two_records_of_one_token_in_a_batch_the_first_counts(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
         both = [answered(harness, dispatch, answer) for answer in (Unknown("timeout"), Accepted("r-1"))]
         assert ledger.record(*both) == [True, True]
-        assert [one.state for one in ledger.add(said)] == ["uncertain"]
+        assert [one.state for one in ledger.add(message)] == ["uncertain"]
 
     def test_a_batch_with_one_old_token_writes_the_others(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
@@ -423,16 +423,16 @@ class WitnessLaws(OutboxBinding):
     def test_a_word_moves_a_state_up_or_not_at_all(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Accepted("r-1"))
         order: list[Reported] = ["undelivered", "accepted", "delivered", "undelivered", "accepted"]
-        found_states = [other.apply_reports(DeliveryReport(says, said.id))[0] for says in order]
+        found_states = [other.apply_reports(DeliveryReport(reported, message.id))[0] for reported in order]
         assert found_states == ["undelivered", "undelivered", "delivered", "delivered", "delivered"]
 
     def test_a_message_is_known_by_its_providers_own_id(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         reference = f"r-{harness.namespace}"
         ledger.send(harness, ledger.take_one(harness), Accepted(reference))
         mine = provider(harness)
@@ -441,26 +441,28 @@ class WitnessLaws(OutboxBinding):
         assert ledger.apply_reports(DeliveryReport("delivered", None, mine, "")) == [None]
         assert ledger.apply_reports(DeliveryReport("delivered", b"\0" * 16)) == [None]
 
-    @pytest.mark.parametrize("says", ["accepted", "delivered", "undelivered"])
-    def test_it_resolves_what_is_uncertain(self, harness: Harness, ledger: OutboxCaller, says: Reported) -> None:
-        said = notification(harness)
-        ledger.add(said)
+    @pytest.mark.parametrize("reported", ["accepted", "delivered", "undelivered"])
+    def test_it_resolves_what_is_uncertain(self, harness: Harness, ledger: OutboxCaller, reported: Reported) -> None:
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         ledger.send(harness, dispatch, Unknown("timeout"), looks_up=True, settle_s=harness.unit_ms / 1000)
-        assert ledger.apply_reports(DeliveryReport(says, said.id, evidence="callback")) == [says]
+        assert ledger.apply_reports(DeliveryReport(reported, message.id, evidence="callback")) == [reported]
         harness.advance(harness.lease_ms)
         assert ledger.take(harness) == [], "there is nothing to look up any more"
 
     def test_it_counts_while_somebody_is_still_waiting_for_the_answer(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
-        assert other.apply_reports(DeliveryReport("delivered", said.id)) == ["delivered"]
+        assert other.apply_reports(DeliveryReport("delivered", message.id)) == ["delivered"]
         ledger.answer(harness, dispatch, Unknown("timeout"))
-        assert [one.state for one in ledger.add(said)] == ["delivered"], "what the provider says is more than a doubt"
+        assert [one.state for one in ledger.add(message)] == ["delivered"], (
+            "what the provider says is more than a doubt"
+        )
 
     def test_a_refusal_lets_the_next_one_of_its_guard_through(self, harness: Harness, ledger: OutboxCaller) -> None:
         ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
@@ -472,36 +474,36 @@ class WitnessLaws(OutboxBinding):
     def test_a_refusal_by_one_provider_says_nothing_of_what_another_has(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        said = notification(harness, guard=Guard(window_s=3600))
-        ledger.add(said)
+        message = notification(harness, guard=Guard(window_s=3600))
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
-        fallback = with_standing(dispatch, altered(dispatch.delivery_state, others=(provider(harness, "two"),)))
+        fallback = with_delivery_state(dispatch, altered(dispatch.delivery_state, others=(provider(harness, "two"),)))
         ledger.send(harness, fallback, Refused("no such number", final=True))
         second = ledger.take_one(harness, "two")
         ledger.cross(second)
-        assert ledger.apply_reports(DeliveryReport("refused", said.id, provider(harness))) == ["sending"]
+        assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness))) == ["sending"]
         assert ledger.answer(harness, second, Unknown("timeout"), name="two")
-        assert ledger.apply_reports(DeliveryReport("refused", said.id, provider(harness))) == ["uncertain"]
-        assert ledger.apply_reports(DeliveryReport("refused", said.id, provider(harness, "two"))) == ["failed"]
+        assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness))) == ["uncertain"]
+        assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness, "two"))) == ["failed"]
 
     def test_a_refusal_of_what_was_sent_again_says_nothing_of_the_first_time(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        said = notification(harness, policy="resend")
-        ledger.add(said)
+        message = notification(harness, policy="resend")
+        ledger.add(message)
         overdue(harness, ledger)
         ledger.cross(ledger.take_one(harness))
-        assert ledger.apply_reports(DeliveryReport("refused", said.id, provider(harness))) == ["sending"]
+        assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness))) == ["sending"]
 
     def test_it_stops_what_would_be_sent_again(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Refused("busy"))
         harness.advance(2_000)
         again = ledger.take_one(harness)
-        assert other.apply_reports(DeliveryReport("accepted", said.id)) == ["accepted"]
+        assert other.apply_reports(DeliveryReport("accepted", message.id)) == ["accepted"]
         assert ledger.cross(again) == [Lost()]
 
 
@@ -522,8 +524,8 @@ def found(harness: Harness, dispatch: Dispatch, reference: str, name: str = "one
 
 def looking(harness: Harness, sender: OutboxCaller, *keys: str, name: str = "one") -> list[Dispatch]:
     """Notifications whose outcome nobody knows, in the hands of a relay that looks them up."""
-    whose = provider(harness, name)
-    sender.add(*[notification(harness, key, provider=whose) for key in keys])
+    provider_name = provider(harness, name)
+    sender.add(*[notification(harness, key, provider=provider_name) for key in keys])
     settle_s = harness.unit_ms / 1000
     for dispatch in sender.take(harness, name):
         sender.send(harness, dispatch, Unknown("timeout"), looks_up=True, settle_s=settle_s)
@@ -585,14 +587,14 @@ class ReferenceLaws(OutboxBinding):
         assert found_states == ["uncertain", "accepted"]
 
     def test_a_look_up_that_finds_its_own_message_is_believed(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said, reference = notification(harness, "n-1"), f"r-{harness.namespace}"
-        ledger.add(said)
+        message, reference = notification(harness, "n-1"), f"r-{harness.namespace}"
+        ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Refused("busy"))
-        assert ledger.apply_reports(DeliveryReport("refused", said.id, provider(harness), reference)) == ["pending"]
+        assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness), reference)) == ["pending"]
         harness.advance(2_000)
         (doubtful,) = looking(harness, ledger, "n-1")
         assert ledger.record(found(harness, doubtful, reference)) == [True]
-        assert shown(ledger, said).state == "accepted", "nobody else has it"
+        assert shown(ledger, message).state == "accepted", "nobody else has it"
 
     def test_another_provider_may_give_the_same_id(self, harness: Harness, ledger: OutboxCaller) -> None:
         reference = f"r-{harness.namespace}"
@@ -636,29 +638,29 @@ class ReferenceLaws(OutboxBinding):
         reference = f"r-{harness.namespace}"
         ledger.add(notification(harness, "n-1"))
         ledger.send(harness, ledger.take_one(harness), Accepted(reference))
-        words: list[Reported] = ["accepted", "undelivered", "delivered"]
-        for says in words:
-            word = DeliveryReport(says, None, provider(harness), reference)
-            assert ledger.apply_reports(word) == [says]
+        reports: list[Reported] = ["accepted", "undelivered", "delivered"]
+        for reported in reports:
+            report = DeliveryReport(reported, None, provider(harness), reference)
+            assert ledger.apply_reports(report) == [reported]
 
     def test_a_word_about_another_message_of_the_same_notification_tells_of_a_second_one(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         """Its first attempt was called absent, and was only late; or another relay has sent it too."""
-        said, once = notification(harness, "twice"), notification(harness, "once")
-        ledger.add(said, once)
+        message, once = notification(harness, "twice"), notification(harness, "once")
+        ledger.add(message, once)
         for number, dispatch in enumerate(ledger.take(harness)):
             ledger.send(harness, dispatch, Accepted(f"r-{number} {harness.namespace}"))
-        sought = NotificationQuery(tenant=harness.namespace, possible_duplicates=True)
-        for one in (said, once):
+        query = NotificationQuery(tenant=harness.namespace, possible_duplicates=True)
+        for one in (message, once):
             reference = shown(ledger, one).attempts[0].reference
             ledger.apply_reports(DeliveryReport("accepted", one.id, provider(harness), reference))
             ledger.apply_reports(DeliveryReport("delivered", one.id, provider(harness), reference))
             ledger.apply_reports(DeliveryReport("delivered", one.id, provider(harness)))
-        assert ledger.run(people(ledger).find(sought)) == [], "all of it is about the message that is known"
+        assert ledger.run(people(ledger).find(query)) == [], "all of it is about the message that is known"
         for _ in range(2):  # callbacks come twice
             ledger.apply_reports(
-                DeliveryReport("delivered", said.id, provider(harness), f"another {harness.namespace}")
+                DeliveryReport("delivered", message.id, provider(harness), f"another {harness.namespace}")
             )
-        (found,) = ledger.run(people(ledger).find(sought))
+        (found,) = ledger.run(people(ledger).find(query))
         assert (found.notification.key, found.possible_duplicates, found.state) == ("twice", 1, "delivered")

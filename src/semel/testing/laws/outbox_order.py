@@ -20,7 +20,7 @@ from semel.testing.harness import (
     released,
     shown,
     status,
-    with_standing,
+    with_delivery_state,
 )
 from semel.testing.laws.outbox import OutboxBinding
 from semel.values import delivery_state as states
@@ -178,16 +178,16 @@ class RateLaws(OutboxBinding):
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         """One knows a channel that leads there, another has less room, or takes more often: the limit is one."""
-        whose = provider(harness)
+        provider_name = provider(harness)
         ledger.add(*[notification(harness, f"n-{number}") for number in range(15)])
         ledger.add(
             *[notification(harness, f"other {number}", provider=provider(harness, "way")) for number in range(15)]
         )
         slots: list[int] = []
         for turn in range(80):
-            lanes = {provider(harness, "way"): Lane(50, whose, 10.0)}
+            lanes = {provider(harness, "way"): Lane(50, provider_name, 10.0)}
             if turn % 3:
-                lanes[whose] = Lane(2, whose, 10.0)
+                lanes[provider_name] = Lane(2, provider_name, 10.0)
             relay = (ledger, other)[turn % 2]
             taken = relay.run(relay.outbox.take(lanes, 100 * harness.lease_ms))
             slots += [max(dispatch.slot_ms, dispatch.taken_ms) for dispatch in taken]
@@ -199,9 +199,9 @@ class RateLaws(OutboxBinding):
         assert min(apart) >= 99, "ten in a second, and no more"
 
     def test_who_waits_for_the_rate_is_as_it_was(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = [notification(harness, f"n-{number}") for number in range(10)]
-        ledger.add(*said)
-        before = [shown(ledger, one) for one in said]
+        messages = [notification(harness, f"n-{number}") for number in range(10)]
+        ledger.add(*messages)
+        before = [shown(ledger, one) for one in messages]
         taken = ledger.take(harness, per_second=2.0)
         assert 0 < len(taken) < 10
         waiting = {one.id: one for one in before if one.id not in {each.id.hex() for each in taken}}
@@ -219,22 +219,22 @@ class InterplayLaws(OutboxBinding):
 
     def test_who_is_refused_leaves_the_guard_to_who_passed_before(self, harness: Harness, ledger: OutboxCaller) -> None:
         brief = 2 * harness.unit_ms / 1000
-        told = _guarded(harness, "told", brief)
-        ledger.add(told)
+        first_sent = _guarded(harness, "first", brief)
+        ledger.add(first_sent)
         ledger.send(harness, ledger.take_one(harness), Accepted())
         harness.advance(2 * harness.unit_ms)
         ledger.add(_guarded(harness, "refused", brief))
         ledger.send(harness, ledger.take_one(harness), REFUSED)
         ledger.add(_guarded(harness, "later"))
-        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(told.id)], "its window is longer"
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first_sent.id)], "its window is longer"
 
     def test_two_who_are_refused_leave_the_guard_to_who_was_sent_before_them(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         """The second one of them passed when nobody knew yet what would come of the first."""
         brief = 2 * harness.unit_ms / 1000
-        told = _guarded(harness, "told", brief)
-        ledger.add(told)
+        first_sent = _guarded(harness, "first", brief)
+        ledger.add(first_sent)
         ledger.send(harness, ledger.take_one(harness), Accepted())
         refused = []
         for key in ("one", "two"):
@@ -245,7 +245,7 @@ class InterplayLaws(OutboxBinding):
         for dispatch in refused:
             assert ledger.answer(harness, dispatch, REFUSED)
         ledger.add(_guarded(harness, "later"))
-        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(told.id)], "its window is longer"
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first_sent.id)], "its window is longer"
 
     def test_a_guard_is_not_left_to_who_was_suppressed_meanwhile(self, harness: Harness, ledger: OutboxCaller) -> None:
         brief = 2 * harness.unit_ms / 1000
@@ -259,20 +259,20 @@ class InterplayLaws(OutboxBinding):
         assert ledger.cross(again) == [Suppressed(passing.id)]
         assert ledger.apply_reports(DeliveryReport("refused", passing.id)) == ["failed"]
         ledger.add(_guarded(harness, "later"))
-        assert ledger.cross(ledger.take_one(harness)) == [Crossed()], "nobody was told"
+        assert ledger.cross(ledger.take_one(harness)) == [Crossed()], "no message was sent"
 
     # ------------------------------------------------------------------------------------------------------- people
 
     def test_a_person_decides_about_what_a_relay_has_left_behind_when_its_lease_is_over(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
-        assert decide(ledger, said, "given_up") is None, "it may be leaving at this moment"
+        assert decide(ledger, message, "given_up") is None, "it may be leaving at this moment"
         harness.advance(harness.lease_ms)
-        assert decide(ledger, said, "given_up") == "failed"
+        assert decide(ledger, message, "given_up") == "failed"
 
     def test_what_was_not_sent_and_is_too_late_is_told_to_who_wants_it_sent(
         self, harness: Harness, ledger: OutboxCaller
@@ -280,58 +280,58 @@ class InterplayLaws(OutboxBinding):
         """Whoever hears "pending" would take it for sent; the relay would let it expire."""
         ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
         one, two = sorted(ledger.take(harness), key=lambda dispatch: dispatch.notification.key)
-        aged = with_standing(one, states.aging(one.delivery_state, one.taken_ms + harness.unit_ms))
+        aged = with_delivery_state(one, states.aging(one.delivery_state, one.taken_ms + harness.unit_ms))
         ledger.send(harness, aged, Unknown("timeout"))
         harness.advance(2 * harness.unit_ms)
         assert decide(ledger, one.notification, "not_sent") == "expired"
         assert shown(ledger, one.notification).state == "expired"
-        assert ledger.cross(two) == [Crossed()], "nobody was told"
+        assert ledger.cross(two) == [Crossed()], "no message was sent"
 
     def test_who_was_told_once_is_told_whatever_failed_since(self, harness: Harness, ledger: OutboxCaller) -> None:
         """Whoever asks would else tell this customer again."""
-        ledger.add(told := notification(harness, "told"))
+        ledger.add(first_sent := notification(harness, "first"))
         ledger.send(harness, ledger.take_one(harness), Accepted())
         harness.advance(1)
         ledger.add(*[notification(harness, f"n-{number}") for number in range(60)])
         dispatches = ledger.take(harness)
         ledger.cross(*dispatches)
         assert all(ledger.record(*[answered(harness, one, REFUSED) for one in dispatches]))
-        assert (status(ledger, told).answer, status(ledger, told).id) == ("sent", told.id.hex())
+        assert (status(ledger, first_sent).answer, status(ledger, first_sent).id) == ("sent", first_sent.id.hex())
 
     # ---------------------------------------------------------------------------------------------------- witnesses
 
     def test_two_providers_that_have_it_may_both_have_sent_it(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         two = provider(harness, "two")
-        fallback = with_standing(dispatch, altered(dispatch.delivery_state, others=(two,)))
+        fallback = with_delivery_state(dispatch, altered(dispatch.delivery_state, others=(two,)))
         ledger.send(harness, fallback, REFUSED)
         ledger.send(harness, ledger.take_one(harness, "two"), Accepted())
-        assert ledger.apply_reports(DeliveryReport("delivered", said.id, provider(harness))) == ["delivered"]
-        assert shown(ledger, said).possible_duplicates == 1
+        assert ledger.apply_reports(DeliveryReport("delivered", message.id, provider(harness))) == ["delivered"]
+        assert shown(ledger, message).possible_duplicates == 1
 
     @pytest.mark.parametrize("again", ["a look-up found nothing", "a person said so"])
     def test_a_refusal_says_nothing_of_what_was_sent_after_a_doubt(
         self, harness: Harness, ledger: OutboxCaller, again: str
     ) -> None:
         """It may be about the first message, which was there after all. The second one may have been sent."""
-        said = notification(harness, guard=Guard(window_s=3600))
-        ledger.add(said)
+        message = notification(harness, guard=Guard(window_s=3600))
+        ledger.add(message)
         first = ledger.take_one(harness)
         ledger.send(harness, first, Unknown("timeout"), looks_up=True, settle_s=harness.unit_ms / 1000)
         harness.advance(harness.unit_ms)
         if again == "a person said so":
-            assert decide(ledger, said, "not_sent") == "pending"
+            assert decide(ledger, message, "not_sent") == "pending"
         else:
             looked = ledger.take_one(harness)
             absent = states.absent(looked.delivery_state, looked.taken_ms)
             assert ledger.record(Record(looked, absent, "absent", "look-up")) == [True]
         second = ledger.take_one(harness)
         ledger.cross(second)
-        assert ledger.apply_reports(DeliveryReport("refused", said.id, provider(harness))) == ["sending"]
+        assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness))) == ["sending"]
         assert ledger.answer(harness, second, Unknown("timeout"))
-        assert ledger.apply_reports(DeliveryReport("refused", said.id, provider(harness))) == ["uncertain"]
+        assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness))) == ["uncertain"]
 
 
 class MovedClockLaws(OutboxBinding):
@@ -350,7 +350,7 @@ class MovedClockLaws(OutboxBinding):
         again = ledger.take_one(harness)
         assert ledger.cross(again) == [Crossed()]
         assert ledger.answer(harness, again, REFUSED)
-        assert ledger.cross(second) == [Crossed()], "nobody was told"
+        assert ledger.cross(second) == [Crossed()], "no message was sent"
 
     def test_a_clock_that_went_back_gives_out_slots_all_the_same(self, harness: Harness, ledger: OutboxCaller) -> None:
         assert harness.clock is not None, "bind RealTimeOutboxLaws to a store with its own clock"
@@ -385,13 +385,13 @@ def _guarded(harness: Harness, key: str, window_s: float = 3_600.0) -> Notificat
 # with the same recipient and provider, where a condition that is missing or too wide reaches most.
 
 
-def ways(sender: OutboxCaller, said: Notification) -> list[str]:
+def ways(sender: OutboxCaller, message: Notification) -> list[str]:
     """The answer to every way of asking about it."""
     ask = people(sender).status
     asked = (
-        ask(said.tenant, recipient=said.recipient, kind=said.kind),
-        ask(said.tenant, recipient=said.recipient),
-        ask(said.tenant, key=said.key),
+        ask(message.tenant, recipient=message.recipient, kind=message.kind),
+        ask(message.tenant, recipient=message.recipient),
+        ask(message.tenant, key=message.key),
     )
     return [sender.run(one).answer for one in asked]
 
@@ -405,18 +405,18 @@ def uncertain_ones(harness: Harness, ledger: OutboxCaller) -> list[Notification]
 
 
 class BystanderLaws(OutboxBinding):
-    @pytest.mark.parametrize("says", ["sent", "not_sent", "given_up"])
+    @pytest.mark.parametrize("resolution", ["sent", "not_sent", "given_up"])
     def test_a_decision_changes_no_other_notification(
-        self, harness: Harness, ledger: OutboxCaller, says: Resolution
+        self, harness: Harness, ledger: OutboxCaller, resolution: Resolution
     ) -> None:
         uncertain = uncertain_ones(harness, ledger)
         waiting = notification(harness, "waiting")
         ledger.add(waiting)
         decided, *others = uncertain
         before = [shown(ledger, one) for one in (*others, waiting)]
-        assert decide(ledger, decided, says) is not None
+        assert decide(ledger, decided, resolution) is not None
         assert [shown(ledger, one) for one in (*others, waiting)] == before
-        due = ["uncertain-0", "waiting"] if says == "not_sent" else ["waiting"]
+        due = ["uncertain-0", "waiting"] if resolution == "not_sent" else ["waiting"]
         assert sorted(keys_of(ledger.take(harness))) == due, "what is uncertain is not sent again"
 
     def test_a_suppressed_one_ends_no_other(self, harness: Harness, ledger: OutboxCaller) -> None:
@@ -447,8 +447,8 @@ class BystanderLaws(OutboxBinding):
         (dispatch,) = [one for one in ledger.take(harness) if one.notification.key == "refused"]
         ledger.send(harness, dispatch, Refused("no such number", final=True))
         harness.advance(10 * harness.lease_ms)
-        for said in (left, untried):
-            assert decide(ledger, said, "given_up") == "failed"
+        for message in (left, untried):
+            assert decide(ledger, message, "given_up") == "failed"
         assert ways(ledger, left) == ["unknown"] * 3
         assert ways(ledger, untried) == ["not_sent"] * 3
         assert ways(ledger, refused) == ["not_sent"] * 3

@@ -39,7 +39,7 @@ class StatusLaws(OutboxBinding):
         assert status(ledger, notification(harness)) == Status("never")
 
     @pytest.mark.parametrize(
-        ("answer", "told"),
+        ("answer", "expected"),
         [
             (Accepted("r-1"), "sent"),
             (Unknown("timeout"), "unknown"),
@@ -53,40 +53,40 @@ class StatusLaws(OutboxBinding):
         ledger: OutboxCaller,
         other: OutboxCaller,
         answer: Accepted | Unknown | Refused,
-        told: str,
+        expected: str,
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
-        assert status(other, said).answer == "pending"
+        message = notification(harness)
+        ledger.add(message)
+        assert status(other, message).answer == "pending"
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
-        assert status(other, said).answer == "unknown", "it is leaving"
+        assert status(other, message).answer == "unknown", "it is leaving"
         ledger.answer(harness, dispatch, answer)
-        now = status(other, said)
-        assert now.answer == told
-        if told == "sent":
-            assert (now.id, now.state, now.reference) == (said.id.hex(), "accepted", "r-1")
+        now = status(other, message)
+        assert now.answer == expected
+        if expected == "sent":
+            assert (now.id, now.state, now.reference) == (message.id.hex(), "accepted", "r-1")
             assert now.provider == provider(harness)
 
     def test_what_was_given_up_in_doubt_may_have_been_sent(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))
-        assert decide(ledger, said, "given_up") == "failed"
-        assert (status(ledger, said).answer, status(ledger, said).state) == ("unknown", "failed")
-        by_key = ledger.run(people(ledger).status(said.tenant, key=said.key))
-        alone = ledger.run(people(ledger).status(said.tenant, recipient=said.recipient))
+        assert decide(ledger, message, "given_up") == "failed"
+        assert (status(ledger, message).answer, status(ledger, message).state) == ("unknown", "failed")
+        by_key = ledger.run(people(ledger).status(message.tenant, key=message.key))
+        alone = ledger.run(people(ledger).status(message.tenant, recipient=message.recipient))
         assert (by_key.answer, alone.answer) == ("unknown", "unknown")
-        assert ledger.run(people(ledger).erase(said.tenant, said.recipient, "asked to", "ada")) == 1
-        assert status(ledger, said).answer == "unknown", "nobody knows any better now"
-        assert ledger.apply_reports(DeliveryReport("delivered", said.id)) == ["delivered"]
-        assert status(ledger, said).answer == "sent"
+        assert ledger.run(people(ledger).erase(message.tenant, message.recipient, "asked to", "ada")) == 1
+        assert status(ledger, message).answer == "unknown", "nobody knows any better now"
+        assert ledger.apply_reports(DeliveryReport("delivered", message.id)) == ["delivered"]
+        assert status(ledger, message).answer == "sent"
 
     def test_what_was_given_up_by_policy_may_have_been_sent(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = notification(harness, policy="give_up")
-        ledger.add(said)
+        message = notification(harness, policy="give_up")
+        ledger.add(message)
         overdue(harness, ledger)
-        assert (status(ledger, said).answer, status(ledger, said).state) == ("unknown", "failed")
+        assert (status(ledger, message).answer, status(ledger, message).state) == ("unknown", "failed")
 
     def test_what_was_given_up_before_anything_was_accepted_was_never_sent(
         self, harness: Harness, ledger: OutboxCaller
@@ -95,17 +95,17 @@ class StatusLaws(OutboxBinding):
         ledger.add(refused)
         ledger.send(harness, ledger.take_one(harness), Refused("busy", after_s=1000))
         ledger.add(untried)
-        for said in (refused, untried):
-            assert decide(ledger, said, "given_up") == "failed"
-            assert status(ledger, said).answer == "not_sent"
+        for message in (refused, untried):
+            assert decide(ledger, message, "given_up") == "failed"
+            assert status(ledger, message).answer == "not_sent"
 
     def test_what_failed_is_told_with_its_reason_and_counted(self, harness: Harness, ledger: OutboxCaller) -> None:
         first, second = notification(harness, "n-1"), notification(harness, "n-2")
         bystander = notification(harness, "n-3", recipient="+4915100000001")
         ledger.add(bystander)
         ledger.send(harness, ledger.take_one(harness), Accepted("r-1"))
-        for said in (first, second):
-            ledger.add(said)
+        for message in (first, second):
+            ledger.add(message)
             ledger.send(harness, ledger.take_one(harness), REFUSED)
             harness.advance(harness.unit_ms)
         found = status(ledger, first)
@@ -114,18 +114,18 @@ class StatusLaws(OutboxBinding):
         assert status(ledger, bystander).unsent == 0
 
     def test_another_spelling_of_the_recipient_finds_the_same(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = notification(harness, recipient="+49 (170) 123-4567")
+        message = notification(harness, recipient="+49 (170) 123-4567")
         other = notification(harness, "other", recipient="+491701234568")
-        ledger.add(said, other)
+        ledger.add(message, other)
         for spelling in ("+491701234567", "0049 170 1234567", "tel:+49170/1234567"):
-            asked = people(ledger).status(said.tenant, recipient=spelling, kind=said.kind)
-            alone = people(ledger).status(said.tenant, recipient=spelling)
-            listed = people(ledger).find(NotificationQuery(tenant=said.tenant, recipient=spelling))
-            assert ledger.run(asked).id == ledger.run(alone).id == said.id.hex()
-            assert [one.id for one in ledger.run(listed)] == [said.id.hex()]
+            asked = people(ledger).status(message.tenant, recipient=spelling, kind=message.kind)
+            alone = people(ledger).status(message.tenant, recipient=spelling)
+            listed = people(ledger).find(NotificationQuery(tenant=message.tenant, recipient=spelling))
+            assert ledger.run(asked).id == ledger.run(alone).id == message.id.hex()
+            assert [one.id for one in ledger.run(listed)] == [message.id.hex()]
         before = shown(ledger, other)
-        assert ledger.run(people(ledger).erase(said.tenant, "0049 170 1234567", "asked to", "ada")) == 1
-        assert shown(ledger, said).erased
+        assert ledger.run(people(ledger).erase(message.tenant, "0049 170 1234567", "asked to", "ada")) == 1
+        assert shown(ledger, message).erased
         assert shown(ledger, other) == before
 
     def test_what_was_sent_says_more_than_what_came_later(self, harness: Harness, ledger: OutboxCaller) -> None:
@@ -146,8 +146,8 @@ class StatusLaws(OutboxBinding):
         assert (found.state, found.suppressed_by) == ("suppressed", one.id.hex())
 
     def test_a_business_key_can_be_asked_for(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Accepted())
         ask = people(ledger).status
         assert ledger.run(ask(harness.namespace, key="order-1")).answer == "sent"
@@ -163,9 +163,9 @@ class ListLaws(OutboxBinding):
             ledger.add(notification(harness, f"n-{number}", kind=("a", "b")[number % 2], recipient=f"+49{number}"))
             harness.advance(harness.unit_ms)
 
-        def keys(**sought: object) -> list[str]:
-            asked = NotificationQuery(tenant=harness.namespace, **sought)  # type: ignore[arg-type]
-            return [one.notification.key for one in ledger.run(people(ledger).find(asked))]
+        def keys(**criteria: object) -> list[str]:
+            query = NotificationQuery(tenant=harness.namespace, **criteria)  # type: ignore[arg-type]
+            return [one.notification.key for one in ledger.run(people(ledger).find(query))]
 
         assert keys() == ["n-3", "n-2", "n-1", "n-0"]
         assert keys(limit=2) == ["n-3", "n-2"]
@@ -191,33 +191,33 @@ class ListLaws(OutboxBinding):
         ledger.add(*(notification(harness, key, body="x" * size) for key, size in sizes.items()))
         harness.advance(harness.unit_ms)
         ledger.add(notification(harness, "newest", body="x"), notification(harness, "other", tenant="another"))
-        sought = NotificationQuery(tenant=harness.namespace, limit=4, bytes_max=bytes_max)
+        query = NotificationQuery(tenant=harness.namespace, limit=4, bytes_max=bytes_max)
         found: list[NotificationView] = []
-        while page := ledger.run(people(ledger).find(sought)):
+        while page := ledger.run(people(ledger).find(query)):
             weights = [len(one.notification.content) for one in page]
             assert len(page) <= 4
             assert bytes_max is None or sum(weights[:-1]) <= bytes_max, "only the last one exceeds it"
             found += page
-            sought = replace(sought, until_ms=page[-1].added_ms, after_id=bytes.fromhex(page[-1].id))
+            query = replace(query, until_ms=page[-1].added_ms, after_id=bytes.fromhex(page[-1].id))
         keys = [one.notification.key for one in found]
         assert keys[0] == "newest"
         assert sorted(keys) == sorted([*sizes, "newest"])
         assert [(-one.added_ms, one.id) for one in found] == sorted((-one.added_ms, one.id) for one in found)
 
     def test_every_attempt_is_shown_with_its_evidence(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Refused("busy"))
         harness.advance(2_000)
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
-        under_way = shown(ledger, said).attempts
+        under_way = shown(ledger, message).attempts
         assert [(one.number, one.outcome, one.evidence) for one in under_way] == [(1, "refused", "busy"), (2, "", "")]
         ledger.answer(harness, dispatch, Accepted("r-1", "202"))
         ledger.apply_reports(
-            DeliveryReport("delivered", said.id, evidence="callback"), DeliveryReport("delivered", said.id)
+            DeliveryReport("delivered", message.id, evidence="callback"), DeliveryReport("delivered", message.id)
         )
-        attempts = shown(ledger, said).attempts
+        attempts = shown(ledger, message).attempts
         assert [(one.outcome, one.evidence) for one in attempts] == [
             ("refused", "busy"),
             ("accepted", "202"),
@@ -226,78 +226,80 @@ class ListLaws(OutboxBinding):
         assert [one.crossed_ms > 0 for one in attempts] == [True, True, False]
 
     def test_a_crossing_that_was_taken_back_is_shown(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
         assert ledger.record(Record(dispatch, dispatch.delivery_state, "released", "not answered")) == [True]
-        told = [(one.outcome, one.evidence, one.crossed_ms) for one in shown(ledger, said).attempts]
-        assert told == [("released", "not answered", 0)]
+        attempts = [(one.outcome, one.evidence, one.crossed_ms) for one in shown(ledger, message).attempts]
+        assert attempts == [("released", "not answered", 0)]
 
     def test_what_may_have_been_sent_twice_is_listed(self, harness: Harness, ledger: OutboxCaller) -> None:
         ledger.add(notification(harness, policy="resend"))
         overdue(harness, ledger)
         ledger.add(notification(harness, "another"))
-        sought = NotificationQuery(tenant=harness.namespace, possible_duplicates=True)
-        assert [one.notification.key for one in ledger.run(people(ledger).find(sought))] == ["order-1"]
+        query = NotificationQuery(tenant=harness.namespace, possible_duplicates=True)
+        assert [one.notification.key for one in ledger.run(people(ledger).find(query))] == ["order-1"]
 
 
 class DecideLaws(OutboxBinding):
-    def uncertain(self, harness: Harness, ledger: OutboxCaller, **said: object) -> Notification:
-        notified = notification(harness, **said)  # type: ignore[arg-type]
+    def uncertain(self, harness: Harness, ledger: OutboxCaller, **fields: object) -> Notification:
+        notified = notification(harness, **fields)  # type: ignore[arg-type]
         ledger.add(notified)
         dispatch = next(one for one in ledger.take(harness) if one.id == notified.id)
         ledger.send(harness, dispatch, Unknown("timeout"))
         return notified
 
-    @pytest.mark.parametrize(("says", "state"), [("sent", "accepted"), ("not_sent", "pending"), ("given_up", "failed")])
+    @pytest.mark.parametrize(
+        ("resolution", "state"), [("sent", "accepted"), ("not_sent", "pending"), ("given_up", "failed")]
+    )
     def test_a_person_decides_what_is_uncertain(
-        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller, says: str, state: str
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller, resolution: str, state: str
     ) -> None:
-        said = self.uncertain(harness, ledger)
-        assert decide(other, said, says) == state
-        found = shown(ledger, said)
+        message = self.uncertain(harness, ledger)
+        assert decide(other, message, resolution) == state
+        found = shown(ledger, message)
         assert found.state == state
         assert ("because", "ada") in [(one.evidence, one.by) for one in found.attempts]
-        assert len(ledger.take(harness)) == (1 if says == "not_sent" else 0)
+        assert len(ledger.take(harness)) == (1 if resolution == "not_sent" else 0)
 
     def test_what_is_uncertain_cannot_be_cancelled(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = self.uncertain(harness, ledger)
-        assert decide(ledger, said, "cancelled") is None
-        assert shown(ledger, said).state == "uncertain"
+        message = self.uncertain(harness, ledger)
+        assert decide(ledger, message, "cancelled") is None
+        assert shown(ledger, message).state == "uncertain"
 
     def test_what_is_pending_can_be_cancelled_unless_somebody_has_it(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
-        assert decide(other, said, "cancelled") is None, "it may leave at any moment"
+        assert decide(other, message, "cancelled") is None, "it may leave at any moment"
         harness.advance(harness.lease_ms)
-        assert decide(other, said, "cancelled") == "cancelled"
+        assert decide(other, message, "cancelled") == "cancelled"
         assert type(ledger.cross(dispatch)[0]).__name__ == "Lost"
-        assert [one.state for one in ledger.add(said)] == ["cancelled"]
+        assert [one.state for one in ledger.add(message)] == ["cancelled"]
 
     def test_a_doubt_outlives_a_cancellation(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
         crossed = states.crossed(dispatch.delivery_state, dispatch.taken_ms)
         keyed = contract(harness, key=states.Key(header="Idempotency-Key"))
         doubt = states.doubtful(crossed, "timeout", keyed, dispatch.taken_ms, lambda: 0.0)
         assert ledger.record(Record(dispatch, states.replayed(doubt), "unknown", "timeout")) == [True]
-        assert shown(ledger, said).state == "pending", "the same key is about to be sent again"
-        assert decide(ledger, said, "cancelled") == "uncertain", "the first attempt may have been accepted"
+        assert shown(ledger, message).state == "pending", "the same key is about to be sent again"
+        assert decide(ledger, message, "cancelled") == "uncertain", "the first attempt may have been accepted"
 
-    @pytest.mark.parametrize("says", ["sent", "not_sent", "given_up", "cancelled"])
-    def test_what_is_over_is_over(self, harness: Harness, ledger: OutboxCaller, says: str) -> None:
-        said = notification(harness)
-        ledger.add(said)
-        assert decide(ledger, notification(harness, "unknown"), says) is None
+    @pytest.mark.parametrize("resolution", ["sent", "not_sent", "given_up", "cancelled"])
+    def test_what_is_over_is_over(self, harness: Harness, ledger: OutboxCaller, resolution: str) -> None:
+        message = notification(harness)
+        ledger.add(message)
+        assert decide(ledger, notification(harness, "unknown"), resolution) is None
         ledger.send(harness, ledger.take_one(harness), Accepted())
-        assert decide(ledger, said, says) is None
-        assert shown(ledger, said).state == "accepted"
+        assert decide(ledger, message, resolution) is None
+        assert shown(ledger, message).state == "accepted"
 
     def test_a_cancelled_one_lets_the_next_one_of_its_guard_through(
         self, harness: Harness, ledger: OutboxCaller
@@ -312,36 +314,36 @@ class DecideLaws(OutboxBinding):
     def test_a_word_that_comes_while_a_relay_looks_counts(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         ledger.send(harness, dispatch, Unknown("?"), looks_up=True, settle_s=harness.unit_ms / 1000)
         harness.advance(harness.unit_ms)
         looking = ledger.take_one(harness)
-        assert decide(other, said, "sent") == "accepted"
+        assert decide(other, message, "sent") == "accepted"
         absent = states.absent(looking.delivery_state, looking.taken_ms)
         assert ledger.record(Record(looking, absent, "absent")) == [False]
-        assert shown(ledger, said).state == "accepted"
+        assert shown(ledger, message).state == "accepted"
 
 
 class EraseLaws(OutboxBinding):
     def test_what_was_said_and_to_whom_is_gone_and_is_still_known(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness, body="secret words", recipient="+49 secret", guard=Guard(window_s=3600))
-        ledger.add(said)
+        message = notification(harness, body="secret words", recipient="+49 secret", guard=Guard(window_s=3600))
+        ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Accepted("r-1", "to +49 secret"))
-        assert ledger.run(people(ledger).erase(said.tenant, said.recipient, "asked to", "ada")) == 1
-        found = shown(other, said)
+        assert ledger.run(people(ledger).erase(message.tenant, message.recipient, "asked to", "ada")) == 1
+        found = shown(other, message)
         assert found.erased
         assert "secret" not in repr(found)
-        assert [(one.status, one.state) for one in other.add(said)] == [("known", "accepted")]
+        assert [(one.status, one.state) for one in other.add(message)] == [("known", "accepted")]
         again = notification(
             harness, recipient="+49 secret", body="secret words", key="n-2", guard=Guard(window_s=3600)
         )
         ledger.add(again)
-        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(said.id)], "the guard holds"
-        assert status(ledger, said).answer == "sent"
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(message.id)], "the guard holds"
+        assert status(ledger, message).answer == "sent"
 
     def test_what_has_not_left_is_cancelled_and_what_is_uncertain_waits(
         self, harness: Harness, ledger: OutboxCaller
@@ -358,39 +360,41 @@ class EraseLaws(OutboxBinding):
     def test_what_is_leaving_is_not_touched_and_can_be_erased_when_it_is_over(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness, guard=Guard(window_s=3600))
-        ledger.add(said)
+        message = notification(harness, guard=Guard(window_s=3600))
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         erase = people(other).erase
-        assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 0, "it may leave at any moment"
+        assert other.run(erase(message.tenant, message.recipient, "asked to", "ada")) == 0, "it may leave at any moment"
         assert ledger.cross(dispatch) == [Crossed()]
-        assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 0
-        assert decide(other, said, "cancelled") is None
+        assert other.run(erase(message.tenant, message.recipient, "asked to", "ada")) == 0
+        assert decide(other, message, "cancelled") is None
         assert ledger.answer(harness, dispatch, Accepted("r-1"))
-        assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 1
-        assert (shown(ledger, said).state, shown(ledger, said).erased) == ("accepted", True)
+        assert other.run(erase(message.tenant, message.recipient, "asked to", "ada")) == 1
+        assert (shown(ledger, message).state, shown(ledger, message).erased) == ("accepted", True)
 
     def test_what_may_have_left_and_is_to_be_sent_again_waits(self, harness: Harness, ledger: OutboxCaller) -> None:
         """Were its content gone, a person who says that it was not sent would have nothing to send."""
-        said = notification(harness, policy="resend")
-        ledger.add(said)
+        message = notification(harness, policy="resend")
+        ledger.add(message)
         overdue(harness, ledger)
-        assert shown(ledger, said).state == "pending"
-        assert ledger.run(people(ledger).erase(said.tenant, said.recipient, "asked to", "ada")) == 0
-        assert (shown(ledger, said).state, shown(ledger, said).erased) == ("pending", False)
-        assert decide(ledger, said, "cancelled") == "uncertain"
-        assert decide(ledger, said, "not_sent") == "pending"
-        assert ledger.take_one(harness).notification.body == said.body
+        assert shown(ledger, message).state == "pending"
+        assert ledger.run(people(ledger).erase(message.tenant, message.recipient, "asked to", "ada")) == 0
+        assert (shown(ledger, message).state, shown(ledger, message).erased) == ("pending", False)
+        assert decide(ledger, message, "cancelled") == "uncertain"
+        assert decide(ledger, message, "not_sent") == "pending"
+        assert ledger.take_one(harness).notification.body == message.body
 
     def test_an_answer_that_comes_after_a_person_gave_up_counts(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         dispatch = ledger.take_one(harness)
         ledger.send(harness, dispatch, Unknown("timeout"))
-        assert decide(other, said, "given_up") == "failed"
-        assert ledger.apply_reports(DeliveryReport("delivered", said.id)) == ["delivered"], "the provider knows better"
+        assert decide(other, message, "given_up") == "failed"
+        assert ledger.apply_reports(DeliveryReport("delivered", message.id)) == ["delivered"], (
+            "the provider knows better"
+        )
         assert ledger.take(harness) == []
 
 
@@ -408,10 +412,10 @@ def purge(sender: OutboxCaller, content_ms: int, identity_ms: int = NEVER_MS) ->
     return total
 
 
-def sent(harness: Harness, sender: OutboxCaller, *said: Notification, answer: Answer = ACCEPTED) -> None:
-    sender.add(*said)
+def sent(harness: Harness, sender: OutboxCaller, *messages: Notification, answer: Answer = ACCEPTED) -> None:
+    sender.add(*messages)
     taken = {one.id: one for one in sender.take(harness)}
-    for one in said:
+    for one in messages:
         sender.send(harness, taken[one.id], answer)
 
 
@@ -426,8 +430,8 @@ class BacklogLaws(OutboxBinding):
         ledger.send(harness, over, Accepted())
         ledger.send(harness, doubtful, Unknown("timeout"))
         ledger.cross(leaving)
-        told = ledger.run(people(ledger).backlog())
-        ours = {(one.provider, one.state): one.count for one in told if one.provider.endswith(harness.namespace)}
+        backlog = ledger.run(people(ledger).backlog())
+        ours = {(one.provider, one.state): one.count for one in backlog if one.provider.endswith(harness.namespace)}
         one, two = provider(harness), provider(harness, "two")
         counts = {(one, "uncertain"): 1, (one, "sending"): 1, (one, "pending"): 3, (two, "pending"): 1}
         assert ours == counts, "what is over waits for nothing"
@@ -442,8 +446,8 @@ class BacklogLaws(OutboxBinding):
 
     def test_what_names_no_provider_waits_at_its_channel(self, harness: Harness, ledger: OutboxCaller) -> None:
         def waiting() -> int:
-            told = ledger.run(people(ledger).backlog())
-            return sum(one.count for one in told if (one.provider, one.state) == ("@voice", "pending"))
+            backlog = ledger.run(people(ledger).backlog())
+            return sum(one.count for one in backlog if (one.provider, one.state) == ("@voice", "pending"))
 
         before = waiting()
         ledger.add(notification(harness, provider="", channel="voice"))
@@ -454,80 +458,80 @@ class PurgeLaws(OutboxBinding):
     def test_what_is_over_says_nothing_after_its_time_and_is_still_known(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        said = notification(harness, body="secret words", recipient="+49 secret", guard=Guard(window_s=3600))
-        sent(harness, ledger, said, answer=Accepted("r-1", "to +49 secret"))
+        message = notification(harness, body="secret words", recipient="+49 secret", guard=Guard(window_s=3600))
+        sent(harness, ledger, message, answer=Accepted("r-1", "to +49 secret"))
         harness.advance(6 * harness.unit_ms)
         purge(ledger, 600 * harness.unit_ms)
-        assert not shown(ledger, said).erased, "not before its time"
+        assert not shown(ledger, message).erased, "not before its time"
         assert purge(ledger, 6 * harness.unit_ms) >= 1
-        found = shown(other, said)
+        found = shown(other, message)
         assert found.erased
         assert "secret" not in repr(found)
         assert [one.outcome for one in found.attempts] == ["accepted"]
         changed = notification(harness, body="other words", recipient="+49 secret", guard=Guard(window_s=3600))
-        assert [(one.status, one.state) for one in other.add(said, changed)] == [("known", "accepted")] * 2
-        assert (status(other, said).answer, status(other, said).reference) == ("sent", "r-1")
+        assert [(one.status, one.state) for one in other.add(message, changed)] == [("known", "accepted")] * 2
+        assert (status(other, message).answer, status(other, message).reference) == ("sent", "r-1")
 
     @pytest.mark.parametrize("answer", [REFUSED, Accepted()], ids=["failed", "accepted"])
     def test_every_end_is_forgotten(self, harness: Harness, ledger: OutboxCaller, answer: Answer) -> None:
-        said = notification(harness)
-        sent(harness, ledger, said, answer=answer)
+        message = notification(harness)
+        sent(harness, ledger, message, answer=answer)
         harness.advance(harness.unit_ms)
         purge(ledger, harness.unit_ms)
-        assert shown(ledger, said).erased
+        assert shown(ledger, message).erased
 
     def test_what_is_not_over_stays_however_old_it_is(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = {key: notification(harness, key) for key in ("uncertain", "refused", "leaving", "waiting")}
-        ledger.add(*said.values())
+        by_key = {key: notification(harness, key) for key in ("uncertain", "refused", "leaving", "waiting")}
+        ledger.add(*by_key.values())
         taken = {one.notification.key: one for one in ledger.take(harness)}
         ledger.send(harness, taken["uncertain"], Unknown("timeout"))
         ledger.send(harness, taken["refused"], Refused("busy"))
         ledger.cross(taken["leaving"])
         harness.advance(30 * harness.unit_ms)
         purge(ledger, 0, 0)
-        found = {key: shown(ledger, one).state for key, one in said.items()}
+        found = {key: shown(ledger, one).state for key, one in by_key.items()}
         assert found == {
             "uncertain": "uncertain",
             "refused": "pending",
             "leaving": "sending",
             "waiting": "pending",
         }
-        assert not any(shown(ledger, one).erased for one in said.values())
-        assert len(shown(ledger, said["refused"]).attempts) == 1, "and so does its evidence"
+        assert not any(shown(ledger, one).erased for one in by_key.values())
+        assert len(shown(ledger, by_key["refused"]).attempts) == 1, "and so does its evidence"
 
     def test_the_time_runs_from_its_end_and_not_from_its_beginning(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        ledger.add(said)
+        message = notification(harness)
+        ledger.add(message)
         harness.advance(40 * harness.unit_ms)
         ledger.send(harness, ledger.take_one(harness), Accepted())
         purge(ledger, 39 * harness.unit_ms, 39 * harness.unit_ms)
-        assert not shown(ledger, said).erased
+        assert not shown(ledger, message).erased
 
     def test_an_identity_is_forgotten_after_its_time_with_all_that_was_known(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        said = notification(harness)
-        sent(harness, ledger, said, answer=Accepted(f"r-{harness.namespace}"))
+        message = notification(harness)
+        sent(harness, ledger, message, answer=Accepted(f"r-{harness.namespace}"))
         harness.advance(10 * harness.unit_ms)
         purge(ledger, harness.unit_ms, 600 * harness.unit_ms)
-        assert [one.status for one in ledger.add(said)] == ["known"]
+        assert [one.status for one in ledger.add(message)] == ["known"]
         purge(ledger, harness.unit_ms, 10 * harness.unit_ms)
-        assert ledger.run(people(ledger).show(said.id)) is None
+        assert ledger.run(people(ledger).show(message.id)) is None
         by_reference = DeliveryReport("delivered", None, provider(harness), f"r-{harness.namespace}")
-        assert ledger.apply_reports(by_reference, DeliveryReport("delivered", said.id)) == [None, None]
-        assert [one.status for one in ledger.add(said)] == ["added"]
-        assert shown(ledger, said).attempts == ()
+        assert ledger.apply_reports(by_reference, DeliveryReport("delivered", message.id)) == [None, None]
+        assert [one.status for one in ledger.add(message)] == ["added"]
+        assert shown(ledger, message).attempts == ()
 
     def test_no_step_forgets_more_than_it_was_asked_to(self, harness: Harness, ledger: OutboxCaller) -> None:
-        said = [notification(harness, f"n-{number}") for number in range(5)]
-        sent(harness, ledger, *said)
+        messages = [notification(harness, f"n-{number}") for number in range(5)]
+        sent(harness, ledger, *messages)
         harness.advance(harness.unit_ms)
         gone = 0
         while count := ledger.run(people(ledger).purge(harness.unit_ms, NEVER_MS, 2)):
             assert count <= 2
-            now = sum(shown(ledger, one).erased for one in said)
+            now = sum(shown(ledger, one).erased for one in messages)
             assert now - gone <= 2
             gone = now
         assert gone == 5
@@ -592,13 +596,13 @@ class PurgeLaws(OutboxBinding):
     def test_what_a_provider_says_of_a_forgotten_content_counts_without_its_words(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        said = notification(harness)
+        message = notification(harness)
         reference = f"r-{harness.namespace}"
-        sent(harness, ledger, said, answer=Accepted(reference))
+        sent(harness, ledger, message, answer=Accepted(reference))
         harness.advance(harness.unit_ms)
         purge(ledger, 0)
-        word = DeliveryReport("delivered", None, provider(harness), reference, evidence="to +49 secret")
-        assert ledger.apply_reports(word) == ["delivered"]
-        found = shown(ledger, said)
+        report = DeliveryReport("delivered", None, provider(harness), reference, evidence="to +49 secret")
+        assert ledger.apply_reports(report) == ["delivered"]
+        found = shown(ledger, message)
         assert (found.state, [one.outcome for one in found.attempts]) == ("delivered", ["accepted", "delivered"])
         assert "secret" not in repr(found)

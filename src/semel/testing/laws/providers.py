@@ -66,7 +66,7 @@ class ProviderKit:
     """It answers a key that it knows as it did the first time. False: it only reports that it knows the key."""
 
     reads: Callable[[Notification], tuple[str, str, str, str]] = field(
-        default=lambda said: (said.recipient, str(said.body), "", "")
+        default=lambda notification: (notification.recipient, str(notification.body), "", "")
     )
     """To whom, text, subject and HTML, as the customer gets them."""
 
@@ -82,9 +82,9 @@ class Opening:
     """Where it is to be told to call back, if it is told with each message."""
 
 
-def dispatch_of(said: Notification) -> Dispatch:
+def dispatch_of(notification: Notification) -> Dispatch:
     delivery_state = DeliveryState(state="sending", crossed_ms=TAKEN_MS, keyed_ms=TAKEN_MS, doubt_ms=TAKEN_MS)
-    return Dispatch(said.id, 1, said, said.content, delivery_state, TAKEN_MS)
+    return Dispatch(notification.id, 1, notification, notification.content, delivery_state, TAKEN_MS)
 
 
 class ProviderBinding:
@@ -114,20 +114,20 @@ def opened(kit: ProviderKit, story: Callable[[Provider], Awaitable[T]], opening:
 
 
 def sent(
-    kit: ProviderKit, said: Notification, *, times: int = 1, opening: Opening | None = None
+    kit: ProviderKit, notification: Notification, *, times: int = 1, opening: Opening | None = None
 ) -> tuple[list[Answer], Provider]:
     """The same bytes, so often, one after the other."""
 
     async def story(provider: Provider) -> tuple[list[Answer], Provider]:
-        dispatch = dispatch_of(said)
+        dispatch = dispatch_of(notification)
         request = provider.prepare(dispatch)
         return [await provider.send(dispatch, request) for _ in range(times)], provider
 
     return opened(kit, story, opening)
 
 
-def got(kit: ProviderKit, said: Notification) -> list[ReceivedMessage]:
-    return [one for one in kit.simulator.phone(kit.reads(said)[0]) if one.provider == kit.dialect]
+def got(kit: ProviderKit, notification: Notification) -> list[ReceivedMessage]:
+    return [one for one in kit.simulator.phone(kit.reads(notification)[0]) if one.provider == kit.dialect]
 
 
 class SendingLaws(ProviderBinding):
@@ -216,9 +216,9 @@ class LyingLaws(ProviderBinding):
 
         before = Counter(kit.simulator.told()["told"])
         answers = opened(kit, story)
-        told = Counter(kit.simulator.told()["told"])
-        told.subtract(before)
-        missing = {name for name in messages if told[f"{kit.dialect}: {name}"] != 1}
+        applied = Counter(kit.simulator.told()["told"])
+        applied.subtract(before)
+        missing = {name for name in messages if applied[f"{kit.dialect}: {name}"] != 1}
         assert not missing, f"inconclusive: {missing} did not happen"
         assert {name: answer for name, answer in answers.items() if not isinstance(answer, Unknown)} == {}
         arrived = {name for name, message in messages.items() if got(kit, message)}
@@ -403,11 +403,11 @@ class ReportLaws(ProviderBinding):
         finally:
             ear.close()
 
-    def witnesses(self, kit: ProviderKit, heard: list[Heard]) -> list[DeliveryReport]:
+    def _reports(self, kit: ProviderKit, heard: list[Heard]) -> list[DeliveryReport]:
         async def story() -> list[DeliveryReport]:
             provider = kit.open(Opening(kit.simulator.url(kit.dialect)))
             try:
-                return [witness for one in heard for witness in cast(Reporting, provider).reports(*one)]
+                return [report for one in heard for report in cast(Reporting, provider).reports(*one)]
             finally:
                 await provider.close()
 
@@ -419,10 +419,10 @@ class ReportLaws(ProviderBinding):
         kit.simulator.callbacks(kit.dialect, "out of order", ear.url)
         (answer,), provider = sent(kit, said, opening=Opening(kit.simulator.url(kit.dialect), callback=ear.url))
         assert isinstance(answer, Accepted)
-        told = self.witnesses(kit, ear.wait_for(2))
-        assert [one.status for one in told] == ["delivered", "accepted"]
-        assert {one.provider for one in told} == {provider.contract.name}
-        assert {one.reference for one in told} == {answer.reference}
+        reports = self._reports(kit, ear.wait_for(2))
+        assert [one.status for one in reports] == ["delivered", "accepted"]
+        assert {one.provider for one in reports} == {provider.contract.name}
+        assert {one.reference for one in reports} == {answer.reference}
 
     @pytest.mark.parametrize("ending", get_args(Ending))
     def test_a_callback_finds_a_message_of_which_nothing_else_is_known(
@@ -433,9 +433,9 @@ class ReportLaws(ProviderBinding):
         assert LIES["accept then drop"].delivers
         kit.simulator.callbacks(kit.dialect, "twice", ear.url, ending=ending)
         sent(kit, said, opening=Opening(kit.simulator.url(kit.dialect), callback=ear.url))
-        told = self.witnesses(kit, ear.wait_for(4))
-        assert [one.status for one in told] == ["accepted", "accepted", ending, ending]
-        assert {one.id for one in told} == {said.id}
+        reports = self._reports(kit, ear.wait_for(4))
+        assert [one.status for one in reports] == ["accepted", "accepted", ending, ending]
+        assert {one.id for one in reports} == {said.id}
 
     def test_nonsense_is_no_callback(self, kit: ProviderKit, said: Notification) -> None:
         async def story() -> None:

@@ -95,9 +95,9 @@ def got(delivery: Delivery) -> Got:
     return Got(delivery.body, delivery.tenant, decode_options or PLAIN, _pairs(headers))
 
 
-def expected(parcel: ForwardedEvent) -> Got:
-    metadata = parcel.metadata
-    return Got(parcel.body, metadata.tenant, metadata.decode_options, _pairs(metadata.headers))
+def expected(event: ForwardedEvent) -> Got:
+    metadata = event.metadata
+    return Got(event.body, metadata.tenant, metadata.decode_options, _pairs(metadata.headers))
 
 
 def _pairs(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
@@ -133,7 +133,7 @@ async def taken(harness: PublisherHarness, wanted: Iterable[Got]) -> list[Got]:
     return found
 
 
-def parcels(count: int, **data: Any) -> list[ForwardedEvent]:
+def events(count: int, **data: Any) -> list[ForwardedEvent]:
     return [
         ForwardedEvent(document(f"e{number:04}", **data), METADATA[number % len(METADATA)]) for number in range(count)
     ]
@@ -176,7 +176,7 @@ class PublishLaws(PublisherBinding):
 
     def test_more_than_fits_into_one_request_is_published_all_the_same(self, harness: PublisherHarness) -> None:
         async def story() -> None:
-            handed = [*parcels(45), *[ForwardedEvent(document(f"large{at}", text="x" * LARGE)) for at in range(4)]]
+            handed = [*events(45), *[ForwardedEvent(document(f"large{at}", text="x" * LARGE)) for at in range(4)]]
             async with opened(harness) as publisher:
                 assert await publisher.publish(handed) == [""] * len(handed)
             assert set(await taken(harness, map(expected, handed))) == set(map(expected, handed))
@@ -185,14 +185,14 @@ class PublishLaws(PublisherBinding):
 
     def test_what_cannot_be_taken_is_told_for_good_and_hurts_no_other(self, harness: PublisherHarness) -> None:
         async def story() -> None:
-            good = parcels(len(harness.unfit) + 3)
+            good = events(len(harness.unfit) + 3)
             mixed = [one for pair in zip(good, harness.unfit, strict=False) for one in pair] + good[-3:]
             async with opened(harness) as publisher:
                 answers = await publisher.publish(mixed)
-            said = [answer for parcel, answer in zip(mixed, answers, strict=True) if parcel in harness.unfit]
-            assert all(why.startswith((TOO_LARGE, UNFIT)) for why in said), said
-            assert any(why.startswith(TOO_LARGE) for why in said), said
-            assert [answer for parcel, answer in zip(mixed, answers, strict=True) if parcel in good] == [""] * len(good)
+            refusals = [answer for event, answer in zip(mixed, answers, strict=True) if event in harness.unfit]
+            assert all(reason.startswith((TOO_LARGE, UNFIT)) for reason in refusals), refusals
+            assert any(reason.startswith(TOO_LARGE) for reason in refusals), refusals
+            assert [answer for event, answer in zip(mixed, answers, strict=True) if event in good] == [""] * len(good)
             found = set(await taken(harness, map(expected, good)))
             assert found == set(map(expected, good)), "what was refused is not there"
 
@@ -204,7 +204,7 @@ class PublishLaws(PublisherBinding):
             async with opened(harness) as publisher:
                 answers = await asyncio.gather(*[publisher.publish(portion) for portion in portions])
             assert answers == [[""] * 7] * 20
-            handed = [expected(parcel) for portion in portions for parcel in portion]
+            handed = [expected(event) for portion in portions for event in portion]
             assert set(await taken(harness, handed)) == set(handed)
 
         asyncio.run(story())
@@ -231,15 +231,15 @@ class PublishLaws(PublisherBinding):
 
     def test_close_returns_when_everything_is_answered(self, harness: PublisherHarness) -> None:
         async def story() -> None:
-            handed = parcels(60)
+            handed = events(60)
             publisher = harness.open(TIMEOUT_S)
-            publishing = [asyncio.ensure_future(publisher.publish([parcel])) for parcel in handed]
+            publishing = [asyncio.ensure_future(publisher.publish([event])) for event in handed]
             await asyncio.sleep(0)  # all of them have begun
             await publisher.close()
             for _ in range(TICKS):
                 await asyncio.sleep(0)
             assert all(one.done() for one in publishing)
-            there = [parcel for parcel, one in zip(handed, publishing, strict=True) if one.result() == [""]]
+            there = [event for event, one in zip(handed, publishing, strict=True) if one.result() == [""]]
             assert there == handed, "a broker that is well takes what was under way"
             assert set(await taken(harness, map(expected, there))) == set(map(expected, there))
 
@@ -302,21 +302,21 @@ class PublishOrderLaws(PublisherBinding):
             ]
             async with opened(harness) as publisher:
                 assert await publisher.publish(handed[:36]) == [""] * 36
-                for parcel in handed[36:]:
-                    assert await publisher.publish([parcel]) == [""]
+                for event in handed[36:]:
+                    assert await publisher.publish([event]) == [""]
             found = [one.body for one in await taken(harness, map(expected, handed))]
             for group in range(3):
                 assert _firsts([body for body in found if json.loads(body)["data"]["group"] == group]) == [
-                    parcel.body for parcel in handed if parcel.group == f"group {group}"
+                    event.body for event in handed if event.group == f"group {group}"
                 ]
 
         asyncio.run(story())
 
 
-async def _until_there(publisher: Publisher, parcel: ForwardedEvent) -> None:
+async def _until_there(publisher: Publisher, event: ForwardedEvent) -> None:
     """A busy machine may need several tries of a short time."""
     ends = asyncio.get_running_loop().time() + SOON_S
-    while (answers := await publisher.publish([parcel])) != [""]:
+    while (answers := await publisher.publish([event])) != [""]:
         assert asyncio.get_running_loop().time() < ends, answers
         await asyncio.sleep(0.05)
 

@@ -311,16 +311,16 @@ class TryLaws(Binding):
     ) -> None:
         claim = harness.claim("a", fingerprint="1")
         _try(ledger, claim, Retry(0, "ValueError: first"))
-        assert _told(ledger, claim) == ("waiting", [(1, "ValueError: first")])
+        assert _attempts(ledger, claim) == ("waiting", [(1, "ValueError: first")])
         harness.advance(2)
         granted = other.grant(claim)
-        assert _told(ledger, claim) == ("leased", [(1, "ValueError: first")])
+        assert _attempts(ledger, claim) == ("leased", [(1, "ValueError: first")])
         assert other.settle(granted, Retry(0, "second – ä")) is True
-        assert _told(other, claim) == ("waiting", [(1, "ValueError: first"), (2, "second – ä")])
+        assert _attempts(other, claim) == ("waiting", [(1, "ValueError: first"), (2, "second – ä")])
         harness.advance(2)
         _try(ledger, claim, Reject("gave up"))
         all_three = [(1, "ValueError: first"), (2, "second – ä"), (3, "gave up")]
-        assert _told(other, claim) == ("dead", all_three)
+        assert _attempts(other, claim) == ("dead", all_three)
         attempt_log = _entry(ledger, claim).attempt_log
         assert attempt_log[0].at_ms < attempt_log[1].at_ms < attempt_log[2].at_ms
         assert all(harness.is_near(one.at_ms, attempt_log[0].at_ms + 2 * at) for at, one in enumerate(attempt_log))
@@ -338,9 +338,9 @@ class TryLaws(Binding):
     def test_what_succeeds_at_once_has_none(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a")
         granted = ledger.grant(claim)
-        assert _told(ledger, claim) == ("leased", [])
+        assert _attempts(ledger, claim) == ("leased", [])
         ledger.settle(granted, Done())
-        assert _told(ledger, claim) == ("done", [])
+        assert _attempts(ledger, claim) == ("done", [])
 
     @pytest.mark.parametrize("result", [b"null", b'{"n":1}'])
     def test_what_succeeds_at_last_answers_as_if_it_had_at_once(
@@ -362,16 +362,16 @@ class TryLaws(Binding):
         ledger.grant(claim)
         harness.advance(harness.lease_ms)
         _try(ledger, claim, Reject("third"))
-        assert _told(ledger, claim) == ("dead", [(1, "first"), (3, "third")])
+        assert _attempts(ledger, claim) == ("dead", [(1, "first"), (3, "third")])
 
     def test_a_claim_that_is_taken_back_was_no_attempt(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a")
         _try(ledger, claim, Release())
         _try(ledger, claim, Retry(0, "first"))
         _try(ledger, claim, Release())
-        assert _told(ledger, claim)[1] == [(1, "first")]
+        assert _attempts(ledger, claim)[1] == [(1, "first")]
         _try(ledger, claim, Uncertain("second"))
-        assert _told(ledger, claim) == ("uncertain", [(1, "first"), (2, "second")])
+        assert _attempts(ledger, claim) == ("uncertain", [(1, "first"), (2, "second")])
 
     def test_the_doubt_about_a_lapsed_lease_keeps_what_was_tried_before(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a")
@@ -380,7 +380,7 @@ class TryLaws(Binding):
         harness.advance(harness.lease_ms)
         _try(ledger, claim, Release())
         _try(ledger, claim, Reject("third"))
-        assert _told(ledger, claim)[1] == [(1, "first"), (3, "third")]
+        assert _attempts(ledger, claim)[1] == [(1, "first"), (3, "third")]
 
     @pytest.mark.parametrize("ending", [Retry(0, "again"), Reject("again")], ids=["retry", "dead"])
     def test_an_end_that_is_told_twice_counts_once(
@@ -391,7 +391,7 @@ class TryLaws(Binding):
         settlement = Settlement(granted.lease, ending, None if isinstance(ending, Retry) else DeadLetter(b"{}", 1))
         assert ledger.settle_all([settlement, settlement]) == [True, True]
         assert other.settle_all([settlement]) == [True]
-        assert _told(ledger, claim)[1] == [(1, "again")]
+        assert _attempts(ledger, claim)[1] == [(1, "again")]
 
     @pytest.mark.parametrize("ending", [Retry(0, "late"), Reject("late")], ids=["retry", "dead"])
     def test_a_stale_owner_adds_nothing(self, harness: Harness, ledger: Caller, other: Caller, ending: Ending) -> None:
@@ -400,10 +400,10 @@ class TryLaws(Binding):
         harness.advance(harness.lease_ms)
         current = other.grant(claim)
         assert ledger.settle(stale, ending, b"{}") is False
-        assert _told(ledger, claim) == ("leased", [])
+        assert _attempts(ledger, claim) == ("leased", [])
         assert other.settle(current, Retry(0, "second")) is True
         assert ledger.settle(stale, ending, b"{}") is False
-        assert _told(ledger, claim) == ("waiting", [(2, "second")])
+        assert _attempts(ledger, claim) == ("waiting", [(2, "second")])
 
     def test_the_first_and_the_newest_attempts_are_told(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a", retention_ms=1000 * harness.unit_ms)
@@ -412,8 +412,8 @@ class TryLaws(Binding):
             _try(ledger, claim, Retry(0, f"attempt {attempt}"))
             assert len(_entry(ledger, claim).attempt_log) == min(attempt, TRIED_MAX)
         _try(ledger, claim, Reject(f"attempt {last}"))
-        told = [1, *range(last - TRIED_MAX + 2, last + 1)]
-        assert _told(ledger, claim) == ("dead", [(attempt, f"attempt {attempt}") for attempt in told])
+        kept = [1, *range(last - TRIED_MAX + 2, last + 1)]
+        assert _attempts(ledger, claim) == ("dead", [(attempt, f"attempt {attempt}") for attempt in kept])
 
     @pytest.mark.parametrize("ending", [Retry, Reject], ids=["retry", "dead"])
     def test_a_long_reason_is_cut_between_characters(
@@ -435,15 +435,15 @@ class TryLaws(Binding):
         _try(ledger, harness.claim("a", aliases=["x"]), Retry(0, "first"))
         known = harness.claim("b", aliases=["x", "y"])
         _try(ledger, known, Retry(0, "second"))
-        assert _told(ledger, known) == ("waiting", [(1, "first"), (2, "second")])
+        assert _attempts(ledger, known) == ("waiting", [(1, "first"), (2, "second")])
         _try(ledger, harness.claim("c", aliases=["y"]), Reject("third"))
-        assert _told(ledger, harness.claim("c"))[1] == [(1, "first"), (2, "second"), (3, "third")]
+        assert _attempts(ledger, harness.claim("c"))[1] == [(1, "first"), (2, "second"), (3, "third")]
 
     def test_attempts_of_ordered_events_are_told(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a", subject="s", position=1)
         _try(ledger, claim, Retry(0, "first"))
         _try(ledger, claim, Reject("second"))
-        assert _told(ledger, claim) == ("dead", [(1, "first"), (2, "second")])
+        assert _attempts(ledger, claim) == ("dead", [(1, "first"), (2, "second")])
 
     def test_in_one_batch_each_key_has_its_own(self, harness: Harness, ledger: Caller) -> None:
         claims = [*harness.claims(20), harness.claim("alias", aliases=["x"]), harness.claim("place", subject="s")]
@@ -454,8 +454,8 @@ class TryLaws(Binding):
             assert all(ledger.settle_all([Settlement(granted.lease, ending) for granted, ending in pairs]))
             claims = [claim for claim in claims if claim.text != "key 3"]
         for claim in claims:
-            told = [(1, f"first {claim.text}"), (2, f"second {claim.text}")]
-            assert _told(ledger, claim) == ("waiting", told)
+            failed = [(1, f"first {claim.text}"), (2, f"second {claim.text}")]
+            assert _attempts(ledger, claim) == ("waiting", failed)
 
     @pytest.mark.parametrize("ending", [Done(), Reject("no"), Retry(0, "no")], ids=["done", "dead", "waiting"])
     def test_a_new_life_begins_with_none(self, harness: Harness, ledger: Caller, ending: Ending) -> None:
@@ -490,6 +490,6 @@ def _entry(ledger: Caller, claim: Claim) -> Entry:
     return entry
 
 
-def _told(ledger: Caller, claim: Claim) -> tuple[str, Sequence[tuple[int, str]]]:
+def _attempts(ledger: Caller, claim: Claim) -> tuple[str, Sequence[tuple[int, str]]]:
     entry = _entry(ledger, claim)
     return entry.state, [(one.attempt, one.reason) for one in entry.attempt_log]

@@ -150,20 +150,20 @@ class AnswerSeen(NamedTuple):
 class Watched:
     """A source that records every answer before it passes the answer on."""
 
-    def __init__(self, source: Source, app: SourceApp, told: list[AnswerSeen]) -> None:
+    def __init__(self, source: Source, app: SourceApp, answers: list[AnswerSeen]) -> None:
         self._source = source
         self._app = app
-        self._told = told
+        self._answers = answers
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        return [WatchedDelivery(delivery, self._app, self._told) for delivery in await self._source.receive(limit)]
+        return [WatchedDelivery(delivery, self._app, self._answers) for delivery in await self._source.receive(limit)]
 
 
 class WatchedDelivery(Delivery):
-    def __init__(self, delivery: Delivery, app: SourceApp, told: list[AnswerSeen]) -> None:
+    def __init__(self, delivery: Delivery, app: SourceApp, answers: list[AnswerSeen]) -> None:
         self._delivery = delivery
         self._app = app
-        self._told = told
+        self._answers = answers
         self.body = delivery.body
         self.tenant = delivery.tenant
         self.decode_options = delivery.decode_options
@@ -183,7 +183,7 @@ class WatchedDelivery(Delivery):
 
     async def _note(self, answer: str) -> None:
         entries = await self._app.entries(limit=ENTRIES_MAX)
-        self._told.append(AnswerSeen(answer, self.body, {entry.text: entry.state for entry in entries}))
+        self._answers.append(AnswerSeen(answer, self.body, {entry.text: entry.state for entry in entries}))
 
 
 class SourceConsumer:
@@ -230,7 +230,7 @@ class SourceConsumer:
         return await self.app.entries(state, ENTRIES_MAX)
 
     def answers(self) -> Counter[str]:
-        return Counter(told.answer for told in self.told)
+        return Counter(seen.answer for seen in self.told)
 
     def begin_to_stop(self) -> None:
         self._stopping = True

@@ -490,18 +490,18 @@ def _die(harness: SourceHarness, step: str, folder: Path) -> None:
         try:
             code = process.wait(SOON_S)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"the consumer did not come to {step} within {SOON_S:g} s{_said(folder)}")
-    assert code in (0, -signal.SIGKILL), f"the consumer failed with {code} before {step}{_said(folder)}"
-    assert marker.exists(), f"inconclusive: the crash at {step} did not land, exit code {code}{_said(folder)}"
+            pytest.fail(f"the consumer did not come to {step} within {SOON_S:g} s{_output(folder)}")
+    assert code in (0, -signal.SIGKILL), f"the consumer failed with {code} before {step}{_output(folder)}"
+    assert marker.exists(), f"inconclusive: the crash at {step} did not land, exit code {code}{_output(folder)}"
     assert marker.read_text() == landing(step)
-    assert code == -signal.SIGKILL, f"the consumer outlived its crash at {step}{_said(folder)}"
+    assert code == -signal.SIGKILL, f"the consumer outlived its crash at {step}{_output(folder)}"
 
 
 def _wait(harness: SourceHarness, process: Process, folder: Path) -> None:
     ends = time.monotonic() + SOON_S
     while harness.left():
-        assert process.poll() is None, f"it ended with {process.poll()}{_said(folder)}"
-        assert time.monotonic() < ends, f"{harness.left()} messages are left{_said(folder)}"
+        assert process.poll() is None, f"it ended with {process.poll()}{_output(folder)}"
+        assert time.monotonic() < ends, f"{harness.left()} messages are left{_output(folder)}"
         time.sleep(POLL_S)
 
 
@@ -515,6 +515,6 @@ def _working(harness: SourceHarness, step: str, folder: Path) -> Iterator[Proces
         process.wait()
 
 
-def _said(folder: Path) -> str:
+def _output(folder: Path) -> str:
     file = folder / SAID
-    return "; it said:\n" + file.read_text("utf-8", "replace")[-4000:] if file.exists() else ""
+    return "; its output:\n" + file.read_text("utf-8", "replace")[-4000:] if file.exists() else ""
