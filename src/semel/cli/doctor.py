@@ -260,7 +260,7 @@ async def diagnose(ledger: Ledger) -> tuple[list[Fact], list[Finding]]:
 def _is_reported(fact: Fact, unready: Sequence[Finding]) -> bool:
     """Whether the findings about migrations report this fact already."""
     of_dead_letters = any(DEAD_LETTERS in finding.what for finding in unready)
-    return "semel migrate" in fact.value or (of_dead_letters and fact.name.startswith("dead_letters"))
+    return "semel migrate" in fact.value or (of_dead_letters and fact.name.startswith(("dead_letters", "dead letters")))
 
 
 async def _unready(ledger: Ledger) -> list[Finding]:

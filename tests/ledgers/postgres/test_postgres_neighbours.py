@@ -116,8 +116,11 @@ def test_session_objects_of_a_handler_are_removed_after_its_group(tables: str) -
             async def is_free() -> bool:
                 return bool(await connection.fetchval("select pg_try_advisory_lock(99)"))
 
+            async def is_dropped() -> bool:
+                return not await connection.fetchval("select count(*) from pg_class where relname = 'scratch'")
+
             await soon(is_free)
-            assert not await connection.fetchval("select count(*) from pg_class where relname = 'scratch'")
+            await soon(is_dropped)
 
     asyncio.run(run())
 
