@@ -93,7 +93,7 @@ def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = ""
         return _with_target(ledger, open_dead_letters(dead_letters))
     with _shown(dead_letters):
         dead_letter_store: Any = _one_ledger(dead_letters, None)
-        _check_letterbox(ledger, dead_letter_store)
+        _check_dead_letter_store(ledger, dead_letter_store)
     from semel.core.dead_letter_store import LedgerWithDeadLetterStore
 
     return LedgerWithDeadLetterStore(ledger, dead_letter_store)
@@ -176,7 +176,7 @@ def _need(driver: str, extra: str, what: str = "this kind of ledger") -> None:
         raise ConfigError(f"{what} needs {driver}: pip install 'semel[{extra}]'")
 
 
-def _check_letterbox(ledger: StoredLedger, dead_letter_store: StoredLedger) -> None:
+def _check_dead_letter_store(ledger: StoredLedger, dead_letter_store: StoredLedger) -> None:
     _check_no_inbox(ledger)
     if (
         not isinstance(dead_letter_store, DeadLetterStore)
