@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import asdict
 
 from semel.values.notification import Notification
 from semel.values.outbox import Attempt, NotificationView, UpcomingStep, coming
@@ -337,7 +338,5 @@ class Mask(Struct, frozen=True):
         if not self.reveal:
             return {"content": masked_content(notification)}
         names = ("body", "subject", "sender", "template", "data")
-        return {
-            "content": masked_content(notification),
-            **{name: to_builtins(getattr(notification, name)) for name in names},
-        }
+        fields = asdict(notification)
+        return {"content": masked_content(notification), **{name: to_builtins(fields[name]) for name in names}}

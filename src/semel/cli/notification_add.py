@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from semel.cli.describe import instant_ms, span_s
 from semel.cli.find import now_ms, outbox_at
@@ -81,11 +82,9 @@ def _differences(
     """The names of differing fields. Their values are customer data and are never shown."""
     if known is None or known.erased:
         return [], []
-    was = known.notification
-    differs = [name for name in CONTENT_FIELDS if getattr(was, name) != getattr(content, name)]
-    ignored = [
-        name for name in OPTION_FIELDS if _comparable(getattr(was, name)) != _comparable(getattr(notification, name))
-    ]
+    was, now, new_content = asdict(known.notification), asdict(notification), asdict(content)
+    differs = [name for name in CONTENT_FIELDS if was[name] != new_content[name]]
+    ignored = [name for name in OPTION_FIELDS if _comparable(was[name]) != _comparable(now[name])]
     return differs, ignored
 
 

@@ -188,14 +188,16 @@ class MemoryLedger:
         claim, dead_letter, at_ms = self._about[digest]
         known = self._known[digest]
         names = {Done: "done", Reject: "dead", Uncertain: "uncertain"}
-        waiting = known.state is KeyState.WAITING
+        reason = self._reasons.get(digest, "") if known.state is KeyState.WAITING else ""
+        if isinstance(known.outcome, Reject | Uncertain):
+            reason = known.outcome.reason
         return Entry(
             key=digest.hex(),
             handler=claim.handler,
             text=claim.text,
             tenant=claim.tenant,
             state=names[type(known.outcome)] if known.outcome is not None else known.state.name.lower(),
-            reason=getattr(known.outcome, "reason", self._reasons.get(digest, "") if waiting else ""),
+            reason=reason,
             attempts=known.attempts,
             at_ms=at_ms,
             event=dead_letter.event if dead_letter else None,

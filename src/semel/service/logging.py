@@ -287,7 +287,7 @@ def _describe_causes(error: BaseException) -> Iterator[str]:
             return
         yield f"because of {describe_error(cause)}" if depth else describe_error(cause)
         yield from _frames(cause)
-        for part in getattr(cause, "exceptions", ())[:CAUSES_MAX]:  # of a group
+        for part in cause.exceptions[:CAUSES_MAX] if isinstance(cause, BaseExceptionGroup) else ():
             yield f"with {describe_error(part)}"
             yield from _frames(part)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from semel.ports import Provider
 from semel.settings.adapter_options import broker_options, brokers_in, source_options
@@ -341,8 +342,7 @@ def _callbacks(table: ProviderSettings, callbacks: Callbacks, paths: set[str], a
 
 
 def _channels(settings: Settings, opened: Mapping[str, Provider]) -> Iterator[Fault]:
-    channels = settings.channels
-    configured: dict[str, list[str]] = {name: getattr(channels, name) for name in channels.__struct_fields__}
+    configured: dict[str, list[str]] = asdict(settings.channels)
     for channel in CHANNELS:
         able = [name for name, opened_provider in opened.items() if channel in opened_provider.contract.channels]
         for index, name in enumerate(configured[channel]):
