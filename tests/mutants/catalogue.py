@@ -158,7 +158,7 @@ MUTANTS = [
         "attempt_log=with_room(next((one.attempt_log for one in earlier if one.attempt_log), b"
         '"")) if earlier else b"",',
         'attempt_log=b"",',
-        f"{LAWS}::test_each_failed_attempt_is_told_the_oldest_first",
+        f"{LAWS}::test_failed_attempts_are_listed_oldest_first",
     ),
     Mutant(
         "what is known no more is replayed by force",
@@ -172,7 +172,7 @@ MUTANTS = [
         QUERIES,
         "when outcome = 1 then expires_ms end",
         "else expires_ms end",
-        f"{LAWS}::test_letters_are_kept_by_purge_and_visible",
+        f"{LAWS}::test_dead_letters_are_kept_by_purge_and_visible",
     ),
     Mutant(
         "retention left to the sweeper",
@@ -337,7 +337,7 @@ MUTANTS = [
         "ledgers/sqlite/transaction.py",
         "        if not self.settled:\n            self.handle.close()\n",
         "        if not self.settled:\n",
-        f"{LAWS}::test_an_abandoned_transaction_keeps_nothing_and_nobody_waits_for_its_block",
+        f"{LAWS}::test_an_abandoned_transaction_keeps_nothing_and_blocks_no_other",
     ),
     Mutant(
         "a settled transaction is abandoned, and reported as committed",

@@ -42,7 +42,7 @@ STORE_MUTANTS = [
         SETTLE_SQL,
         "having count(*) = max(keys)",
         "having count(*) > 0",
-        f"{POSTGRES_LAWS}::test_whoever_lost_an_alias_can_change_nothing",
+        f"{POSTGRES_LAWS}::test_the_loser_of_an_alias_can_change_nothing",
     ),
     Mutant(
         "PostgreSQL keeps the aliases of an unclaimed retry for their own retention",
@@ -63,7 +63,7 @@ STORE_MUTANTS = [
         f"{LEDGERS}/postgres/claim.sql",
         "attempt_log = a.attempt_log\nfrom",
         "attempt_log = coalesce(a.attempt_log, t.attempt_log)\nfrom",
-        f"{POSTGRES_LAWS}::test_a_life_after_the_retention_begins_with_none_also_where_nobody_purged",
+        f"{POSTGRES_LAWS}::test_the_attempt_log_starts_empty_after_the_retention_also_without_a_purge",
     ),
     Mutant(
         "PostgreSQL grants all copies in one batch",
@@ -198,7 +198,7 @@ STORE_MUTANTS = [
         DYNAMO_ITEMS,
         "return [[failed.at_ms, failed.reason, failed.attempt] for failed in attempt_log] or None",
         "return [[failed.at_ms, failed.reason] for failed in attempt_log] or None",
-        f"{DYNAMO_LAWS}::test_each_failed_attempt_is_told_the_oldest_first",
+        f"{DYNAMO_LAWS}::test_failed_attempts_are_listed_oldest_first",
     ),
     # ------------------------------------------------------------------------------------------------- two stores
     Mutant(
@@ -207,7 +207,7 @@ STORE_MUTANTS = [
         "if dead_letter is None or dead_letter.attempts == 1 or dead_letter.attempt_log:",
         "if dead_letter is None or dead_letter.attempts >= 1 or dead_letter.attempt_log:",
         "tests/stores/dead_letter_store/test_dead_letter_store_laws.py::TestLettersOfMemory"
-        "::test_each_failed_attempt_is_told_the_oldest_first",
+        "::test_failed_attempts_are_listed_oldest_first",
     ),
     Mutant(
         "an event is given up before its letter is kept",

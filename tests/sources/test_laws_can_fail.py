@@ -101,7 +101,7 @@ BUGS: list[tuple[type[FolderSource], Callable[[SourceHarness], None]]] = [
     (Silent, LAWS.test_another_payload_under_a_known_key_becomes_a_dead_letter),
     (Endless, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
     (Forgetful, LAWS.test_a_retry_comes_again_and_not_before_its_time),
-    (Forgetful, LAWS.test_poison_is_dead_after_its_attempts_and_acknowledged_when_the_letter_is_kept),
+    (Forgetful, LAWS.test_poison_is_dead_after_its_attempts_and_acknowledged_when_the_dead_letter_is_kept),
     (Greedy, LAWS.test_a_receive_hands_over_no_more_than_was_asked_for),
     (Burying, LAWS.test_an_answer_to_a_later_delivery_does_not_bury_an_earlier_one),
     (Mangling, LAWS.test_a_body_arrives_as_it_was_sent),

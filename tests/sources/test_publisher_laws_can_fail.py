@@ -115,20 +115,20 @@ def bound(new_queue: Any, tmp_path: Path, quick_end: None, monkeypatch: pytest.M
     [
         (
             Hopeful,
-            lambda harness: LAWS.test_a_silent_broker_is_told_in_time_and_forgotten_when_it_speaks_again(harness, True),
+            lambda harness: LAWS.test_a_silent_broker_is_reported_in_time_and_used_again_when_it_answers(harness, True),
         ),
         (
             Patient,
-            lambda harness: LAWS.test_a_silent_broker_is_told_in_time_and_forgotten_when_it_speaks_again(harness, True),
+            lambda harness: LAWS.test_a_silent_broker_is_reported_in_time_and_used_again_when_it_answers(harness, True),
         ),
-        (Careless, LAWS.test_what_is_answered_as_there_is_there_as_it_was_handed_over),
+        (Careless, LAWS.test_a_confirmed_event_is_stored_unchanged),
         (Careless, LAWS.test_an_event_is_the_same_one_by_whichever_way_it_comes),
-        (Tidy, LAWS.test_what_is_answered_as_there_is_there_as_it_was_handed_over),
+        (Tidy, LAWS.test_a_confirmed_event_is_stored_unchanged),
         (Short, LAWS.test_more_than_fits_into_one_request_is_published_all_the_same),
-        (Spiteful, LAWS.test_what_cannot_be_taken_is_told_for_good_and_hurts_no_other),
+        (Spiteful, LAWS.test_an_unfit_event_is_refused_permanently_and_affects_no_other),
         (Mixing, LAWS.test_several_publishes_at_a_time_get_their_own_answers),
         (Brusque, LAWS.test_close_returns_when_everything_is_answered),
-        (Shuffling, ORDER.test_parcels_of_a_group_stay_in_order),
+        (Shuffling, ORDER.test_events_of_a_group_stay_in_order),
     ],
 )
 def test_a_law_catches_the_bug_it_is_for(

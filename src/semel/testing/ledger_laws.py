@@ -27,7 +27,7 @@ __all__ = ["LedgerLaws", "TransactionLaws"]
 class LedgerLaws(ClaimLaws, SettleLaws, EventOrderLaws, KeepLaws, RaceLaws, CatalogLaws, TryLaws):
     """All laws that every ledger keeps."""
 
-    def test_it_says_what_it_is_and_keeps_the_laws_of_that(self, ledger: Caller) -> None:
+    def test_its_traits_match_its_abilities_and_its_laws(self, ledger: Caller) -> None:
         traits = ledger.ledger.traits
         assert traits.name
         assert traits.transactional == isinstance(ledger.ledger, TransactionalLedger)

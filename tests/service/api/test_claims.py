@@ -152,7 +152,7 @@ def test_a_parked_key_is_never_granted_twice(client: Client, clock: FakeClock, t
     ]
 
 
-def test_a_doubt_is_told_though_its_event_is_stale_meanwhile(client: Client, clock: FakeClock) -> None:
+def test_a_doubt_is_granted_although_its_event_is_stale_meanwhile(client: Client, clock: FakeClock) -> None:
     def at(key: str, position: int, **more: Any) -> dict[str, Any]:
         return {"handler": "sms", "key": key, "lease": 1, "order": {"subject": "s", "position": position}, **more}
 

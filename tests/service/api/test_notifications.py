@@ -34,7 +34,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         yield desk
 
 
-def test_the_same_call_twice_is_one_notification_and_says_so(desk: Desk) -> None:
+def test_the_same_call_twice_is_one_notification_and_reported_as_known(desk: Desk) -> None:
     first, second = desk.ask(), desk.ask()
     assert (first.status, second.status) == (201, 200)
     assert first.json() == {"id": first.json()["id"], "status": "added", "state": "pending"}

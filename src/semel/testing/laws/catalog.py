@@ -77,7 +77,7 @@ class CatalogLaws(Binding):
         assert len(_run(ledger, "entries", EntryQuery(None, 1000, tenant=f"{harness.namespace} 2"))) == 2 * len(ENDINGS)
         assert _run(ledger, "entries", EntryQuery(None, 1000, tenant=f"{harness.namespace} 3")) == []
 
-    def test_entries_are_chosen_by_a_part_of_their_reason_in_any_case_of_letters(
+    def test_entries_are_filtered_by_a_part_of_their_reason_in_upper_or_lower_case(
         self, harness: Harness, ledger: Caller
     ) -> None:
         reasons = ["HTTP 503 from Köln", "100% sure", "http 404 from KÖLN"]
@@ -296,7 +296,7 @@ class KeepLaws(Binding):
 
     # ---------------------------------------------------------------------------------------------------- catalog
 
-    def test_letters_are_kept_by_purge_and_visible(self, harness: Harness, ledger: Caller) -> None:
+    def test_dead_letters_are_kept_by_purge_and_visible(self, harness: Harness, ledger: Caller) -> None:
         dead, parked = harness.claim("dead"), harness.claim("parked")
         ledger.settle(ledger.grant(dead), Reject("no such customer"), b'{"id":1}')
         ledger.settle(ledger.grant(parked), Uncertain("read timeout"), b'{"id":2}')
@@ -306,7 +306,7 @@ class KeepLaws(Binding):
         assert _seen(ledger, parked, "uncertain") == [("uncertain", "read timeout", b'{"id":2}')]
         assert _seen(ledger, dead, "uncertain") == _seen(ledger, parked, "done") == []
 
-    def test_a_letter_stays_when_its_key_comes_again_after_the_retention(
+    def test_a_dead_letter_stays_when_its_key_is_claimed_again_after_the_retention(
         self, harness: Harness, ledger: Caller
     ) -> None:
         claim = harness.claim("a")
@@ -335,12 +335,12 @@ class KeepLaws(Binding):
         (entry,) = ledger.entries(claim)
         assert entry.attempts == 3
 
-    def test_an_effect_with_aliases_is_one_letter(self, harness: Harness, ledger: Caller) -> None:
+    def test_an_effect_with_aliases_is_one_dead_letter(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a", aliases=["x", "y"])
         ledger.settle(ledger.grant(claim), Reject("no"), b"{}")
         assert [entry.key for entry in ledger.entries(claim)] == [claim.digest.hex()]
 
-    def test_the_newest_letter_comes_first(self, harness: Harness, ledger: Caller) -> None:
+    def test_the_newest_dead_letter_comes_first(self, harness: Harness, ledger: Caller) -> None:
         claims = harness.claims(5)
         for claim in claims:
             ledger.settle(ledger.grant(claim), Reject("no"), b"{}")

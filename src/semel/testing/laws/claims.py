@@ -178,7 +178,7 @@ class ClaimLaws(Binding):
         third = ledger.grant(claim)
         assert harness.is_near(third.age_ms, 2 * harness.unit_ms + harness.lease_ms)
 
-    def test_tokens_of_a_key_grow_whoever_is_granted(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+    def test_tokens_of_a_key_grow_across_workers(self, harness: Harness, ledger: Caller, other: Caller) -> None:
         claim, tokens = harness.claim("a"), []
         for at in range(20):
             caller = (ledger, other)[at % 2]
@@ -280,7 +280,7 @@ class ClaimLaws(Binding):
         ledger.do(harness.claim("a", fingerprint="1", aliases=["x"]))
         assert ledger.claim(harness.claim("b", fingerprint="2", aliases=["x"])) == Conflict()
 
-    def test_whoever_lost_an_alias_can_change_nothing(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+    def test_the_loser_of_an_alias_can_change_nothing(self, harness: Harness, ledger: Caller, other: Caller) -> None:
         """Under the alias it is the same effect, and someone else has it now."""
         lost = ledger.grant(harness.claim("a", aliases=["x"]))
         harness.advance(harness.lease_ms)
@@ -393,7 +393,7 @@ class EventOrderLaws(Binding):
         assert isinstance(busy, Busy)
         assert harness.is_near(busy.after_ms, 2 * harness.unit_ms)
 
-    def test_whoever_lost_the_subject_cannot_renew(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+    def test_the_loser_of_a_subject_cannot_renew(self, harness: Harness, ledger: Caller, other: Caller) -> None:
         """Or two events of one subject would run at the same time."""
         slow = ledger.grant(_at(harness, 1))
         harness.advance(harness.lease_ms)
@@ -427,7 +427,7 @@ class EventOrderLaws(Binding):
         assert isinstance(ledger.claim(harness.claim("held", subject="s", position=9)), Busy)
         ledger.grant(_at(harness, 1))
 
-    def test_a_doubt_is_told_though_its_event_is_stale_meanwhile(self, harness: Harness, ledger: Caller) -> None:
+    def test_a_doubt_is_granted_although_its_event_is_stale_meanwhile(self, harness: Harness, ledger: Caller) -> None:
         ledger.grant(harness.claim("a", subject="s", position=1))
         harness.advance(harness.lease_ms)
         ledger.do(harness.claim("b", subject="s", position=2))

@@ -71,14 +71,16 @@ class LetterboxLaws(InboxBinding):
         (entry,) = ledger.entries(claim)
         assert [one.attempt for one in entry.attempt_log] == [1, *range(23 - TRIED_MAX, 22)]
 
-    def test_what_is_kept_answers_no_claim(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_a_kept_dead_letter_answers_no_claim(self, harness: Harness, ledger: InboxCaller) -> None:
         claim = harness.claim("a", fingerprint="1", aliases=["x"])
         _keep(ledger, claim, 7)
         for unknown in (harness.claim("a", fingerprint="2"), harness.claim("b", aliases=["x"])):
             assert isinstance(ledger.claim(unknown), Granted)
         assert len(ledger.entries(claim, "dead")) == 1
 
-    def test_the_same_token_leaves_one_letter(self, harness: Harness, ledger: InboxCaller, other: InboxCaller) -> None:
+    def test_the_same_token_leaves_one_dead_letter(
+        self, harness: Harness, ledger: InboxCaller, other: InboxCaller
+    ) -> None:
         claim = harness.claim("a")
         settlement = _settlement(claim, 7)
         _keep_all(ledger, [settlement, settlement])
@@ -86,7 +88,7 @@ class LetterboxLaws(InboxBinding):
         assert [entry.event for entry in ledger.entries(claim)] == [b"{}"]
 
     @pytest.mark.parametrize("decided", [False, True])
-    def test_another_event_under_a_token_that_was_given_before_is_another_letter(
+    def test_another_event_under_a_reused_token_is_another_dead_letter(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller, decided: bool
     ) -> None:
         """A ledger that lost its data may have begun to count anew: its first token is the first one again."""
@@ -111,7 +113,7 @@ class LetterboxLaws(InboxBinding):
         assert ledger.entries(claim, "dead") == []
         _finish_replays(ledger, claim)
 
-    def test_an_event_that_waits_already_stays_one_letter(
+    def test_an_event_that_waits_already_stays_one_dead_letter(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         """Its first holder vanished before its ledger knew of it; the first may also be the one that comes late."""
@@ -121,13 +123,13 @@ class LetterboxLaws(InboxBinding):
         _keep(ledger, claim, 8, outcome=Reject("late"))
         assert [(e.state, e.reason, e.attempts) for e in ledger.entries(claim)] == [("uncertain", "second", 2)]
 
-    def test_another_event_of_the_key_is_another_letter(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_another_event_of_the_key_is_another_dead_letter(self, harness: Harness, ledger: InboxCaller) -> None:
         claim = harness.claim("a")
         for token, event in ((7, b"1"), (9, b"2"), (8, b"3"), (10, None)):
             _keep(ledger, claim, token, event=event)
         assert sorted(str(entry.event) for entry in ledger.entries(claim, "dead")) == ["None", "b'1'", "b'2'", "b'3'"]
 
-    def test_a_new_life_after_a_decision_is_another_letter_whatever_its_token(
+    def test_a_new_failure_after_a_decision_is_another_dead_letter_whatever_its_token(
         self, harness: Harness, ledger: InboxCaller
     ) -> None:
         """A ledger that lost its data may have begun to count anew."""
@@ -139,7 +141,7 @@ class LetterboxLaws(InboxBinding):
         (entry,) = ledger.entries(claim, "dead")
         assert entry.generation == 2
 
-    def test_a_letter_of_this_ledger_is_left_alone(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_a_dead_letter_of_this_ledger_is_left_alone(self, harness: Harness, ledger: InboxCaller) -> None:
         claim = harness.claim("a")
         ledger.die(claim, Reject("its own"))
         _keep(ledger, claim, 10**9)
@@ -149,7 +151,9 @@ class LetterboxLaws(InboxBinding):
 
     # ----------------------------------------------------------------------------------------------------- withdraw
 
-    def test_what_is_withdrawn_was_never_there(self, harness: Harness, ledger: InboxCaller, other: InboxCaller) -> None:
+    def test_a_withdrawn_dead_letter_leaves_no_trace(
+        self, harness: Harness, ledger: InboxCaller, other: InboxCaller
+    ) -> None:
         claim, neighbour = harness.claim("a"), harness.claim("b")
         _keep(ledger, claim, 7)
         _keep(ledger, neighbour, 7)

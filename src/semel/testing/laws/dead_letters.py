@@ -94,7 +94,7 @@ class LetterLaws(InboxBinding):
         assert replayed.only == "two"
         _finish(ledger, replayed)
 
-    def test_a_replay_while_its_letter_is_still_in_someones_hands_is_not_finished_with_it(
+    def test_a_replay_is_not_finished_with_the_item_that_is_still_taken(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         """The worker has settled, and is about to finish: what a person replays meanwhile is not lost with that."""
@@ -222,7 +222,7 @@ class LetterLaws(InboxBinding):
 
     # --------------------------------------------------------------------------------- letters of one key, and time
 
-    def test_an_old_letter_is_replayed_after_its_retention(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_an_old_dead_letter_is_replayed_after_its_retention(self, harness: Harness, ledger: InboxCaller) -> None:
         claim = harness.claim("a")
         ledger.die(claim)
         harness.advance(harness.retention_ms + SWEPT_MS if harness.clock else harness.retention_ms)
@@ -231,7 +231,7 @@ class LetterLaws(InboxBinding):
         assert ledger.accept(arrival(harness, claim)) == WAITS
         _finish(ledger, _taken(ledger, claim))
 
-    def test_of_two_letters_of_one_key_each_is_decided_about(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_two_dead_letters_of_one_key_are_decided_one_by_one(self, harness: Harness, ledger: InboxCaller) -> None:
         claim = harness.claim("a")
         ledger.die(claim, Reject("first"), b"1")
         harness.advance(harness.retention_ms)
@@ -243,7 +243,7 @@ class LetterLaws(InboxBinding):
         assert sorted(_finish_all(ledger, claim)) == [b"1", b"2"]
         assert ledger.replay(claim) is False
 
-    def test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_discarded(
+    def test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_dead_letter_can_be_discarded(
         self, harness: Harness, ledger: InboxCaller
     ) -> None:
         claim = harness.claim("a")
@@ -266,7 +266,7 @@ class LetterLaws(InboxBinding):
         assert ledger.is_done(harness.claim("c", aliases=["x"]), b"1")
         _finish(ledger, _taken(ledger, old))
 
-    def test_a_replay_waits_for_whoever_acts_on_the_key(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_a_replay_does_not_end_the_current_lease_of_the_key(self, harness: Harness, ledger: InboxCaller) -> None:
         """After the retention the event came again, and somebody has it: the letter may go, the lease holds."""
         claim = harness.claim("a")
         ledger.die(claim)
@@ -508,7 +508,7 @@ class ForceLaws(Binding):
         assert ledger.grant(claim).attempt == 1
 
     @pytest.mark.parametrize("state", list(OUTCOMES))
-    def test_a_letter_is_replayed_as_without_force(self, harness: Harness, ledger: Caller, state: str) -> None:
+    def test_a_dead_letter_is_replayed_as_without_force(self, harness: Harness, ledger: Caller, state: str) -> None:
         claim = harness.claim("a")
         ledger.settle(ledger.grant(claim), OUTCOMES[state])
         assert [_replay(ledger, claim), _replay(ledger, claim)] == [True, False]
@@ -521,7 +521,7 @@ class ForceLaws(Binding):
         assert _replay(ledger, claim) is False
         assert ledger.claim(claim) == Settled(Reject("no"))
 
-    def test_a_letter_of_a_key_that_is_done_meanwhile_is_replayed_with_it(
+    def test_a_dead_letter_of_a_key_that_is_done_meanwhile_is_replayed_with_it(
         self, harness: Harness, ledger: Caller
     ) -> None:
         claim = harness.claim("a")

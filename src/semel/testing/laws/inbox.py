@@ -63,7 +63,9 @@ class AcceptLaws(InboxBinding):
         assert taken.token > 0
         assert not began_ms or taken.accepted_ms == began_ms
 
-    def test_what_is_accepted_outlives_whoever_accepted_it(self, harness: Harness, other: InboxCaller) -> None:
+    def test_an_accepted_event_outlives_the_process_that_accepted_it(
+        self, harness: Harness, other: InboxCaller
+    ) -> None:
         with InboxCaller(harness.open) as short_lived:
             short_lived.put(arrival(harness, "a", event=b"1"))
         assert other.take_one(harness).event == b"1"
@@ -105,7 +107,7 @@ class AcceptLaws(InboxBinding):
             harness.advance(harness.retention_ms)
         ledger.put(arrival(harness, "a"))
 
-    def test_a_letter_or_a_record_is_there_at_every_moment(
+    def test_an_item_or_a_record_is_there_at_every_moment(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         claim, came = harness.claim("a"), arrival(harness, "a")
@@ -136,7 +138,7 @@ class AcceptLaws(InboxBinding):
         ledger.finish(Finished(taken))
         ledger.put(arrival(harness, "a"))
 
-    def test_an_arrival_for_nobody_is_an_error(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_an_arrival_without_claims_is_an_error(self, harness: Harness, ledger: InboxCaller) -> None:
         nobodys = Arrival((), lane(harness), b"{}", harness.namespace)
         with pytest.raises(ValueError, match="claims"):
             ledger.accept_all([arrival(harness, "a"), nobodys])
@@ -167,7 +169,7 @@ class AcceptLaws(InboxBinding):
         ledger.finish(Finished(taken))
         assert ledger.accept(came) == "duplicate: dead: no", "of several ends, what needs a person is told"
 
-    def test_claims_that_wait_in_different_letters_wait(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_claims_that_wait_in_different_items_wait(self, harness: Harness, ledger: InboxCaller) -> None:
         one, two = of_handler(harness, "one", "a"), of_handler(harness, "two", "a")
         ledger.put(arrival(harness, one))
         ledger.put(arrival(harness, two))
@@ -323,7 +325,7 @@ class AcceptLaws(InboxBinding):
 
     # ------------------------------------------------------------------------------------------------- catalog
 
-    def test_letters_that_wait_are_listed_as_accepted(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_waiting_items_are_listed_as_accepted(self, harness: Harness, ledger: InboxCaller) -> None:
         one, two = harness.claim("a"), harness.claim("b")
         ledger.put(arrival(harness, one))
         harness.advance(harness.unit_ms)
@@ -367,7 +369,7 @@ class AcceptLaws(InboxBinding):
         ledger.take(harness)
         assert [entry.reason for entry in other.history(claim)] == ["second"]
 
-    def test_a_letter_of_several_claims_is_one_entry_and_in_the_history_of_each(
+    def test_an_item_of_several_claims_is_one_entry_and_in_the_history_of_each(
         self, harness: Harness, ledger: InboxCaller
     ) -> None:
         one, two = of_handler(harness, "one", "a"), of_handler(harness, "two", "a")
@@ -431,7 +433,7 @@ class InboxTakeLaws(InboxBinding):
         assert [ledger.depth(harness, to) for to in "xyz"] == [(1, 2), (2, 1), (3, 0)]
         assert len(ledger.take_all({z: 10}, harness.lease_ms)) == 3
 
-    def test_what_is_taken_is_in_nobody_elses_hands_for_the_lease(
+    def test_a_taken_item_is_not_taken_twice_during_its_lease(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         ledger.put(arrival(harness, "a"))
@@ -442,7 +444,7 @@ class InboxTakeLaws(InboxBinding):
             assert ledger.take(harness) == other.take(harness) == []
         assert ledger.finish(Finished(taken)) is True
 
-    def test_a_lapsed_letter_is_due_again_with_a_higher_token_and_a_lapse(
+    def test_a_lapsed_item_is_due_again_with_a_higher_token_and_a_lapse(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         ledger.put(arrival(harness, "a", event=b"1"))
@@ -463,7 +465,7 @@ class InboxTakeLaws(InboxBinding):
         assert tokens == sorted(set(tokens))
 
     @pytest.mark.parametrize("how", ["accepted", "postponed", "lapsed", "in another lane"])
-    def test_whoever_found_nothing_finds_what_falls_due(
+    def test_an_item_is_found_when_it_falls_due_after_an_empty_take(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller, how: str
     ) -> None:
         if how in ("postponed", "lapsed"):
@@ -483,7 +485,7 @@ class InboxTakeLaws(InboxBinding):
 
     # ------------------------------------------------------------------------------------------------------- finish
 
-    def test_what_is_finished_is_forgotten(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_a_finished_item_is_removed(self, harness: Harness, ledger: InboxCaller) -> None:
         ledger.put(arrival(harness, "a"))
         assert ledger.finish(Finished(ledger.take_one(harness))) is True
         harness.advance(2 * harness.lease_ms)
@@ -509,7 +511,7 @@ class InboxTakeLaws(InboxBinding):
         assert other.finish(Postponed(again, -5)) is False
         assert ledger.take_one(harness).lapses == 0
 
-    def test_what_is_given_up_is_kept_for_a_person(
+    def test_an_item_that_is_given_up_becomes_a_dead_letter(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         claim = harness.claim("a")
@@ -580,7 +582,7 @@ class InboxTakeLaws(InboxBinding):
         assert other.finish(Finished(last)) is True
         assert [ledger.finish(ending(one)) for one in (stale, current, last)] == [False] * 3
 
-    def test_the_token_of_another_letter_can_change_nothing(
+    def test_the_token_of_another_item_can_change_nothing(
         self, harness: Harness, ledger: InboxCaller, ending: Callable[[Taken], InboxEnding]
     ) -> None:
         ledger.accept_all([arrival(harness, name) for name in "ab"])
@@ -609,7 +611,7 @@ class InboxTakeLaws(InboxBinding):
         assert ledger.finish(ending(taken)) is True
         assert ledger.take(harness) == []
 
-    def test_a_letter_belongs_to_its_token_not_to_the_object(self, harness: Harness, other: InboxCaller) -> None:
+    def test_a_taken_item_belongs_to_its_token_not_to_the_object(self, harness: Harness, other: InboxCaller) -> None:
         with InboxCaller(harness.open) as short_lived:
             short_lived.put(arrival(harness, "a"))
             taken = short_lived.take_one(harness)
@@ -629,7 +631,7 @@ class InboxTakeLaws(InboxBinding):
         assert [taken.id for taken in ledger.take(harness)] == [a.id]
         assert len(ledger.entries(harness.claim("c"), "dead")) == 1
 
-    def test_lost_letters_in_a_batch_do_not_keep_the_others_back(
+    def test_lost_items_in_a_batch_do_not_hold_up_the_others(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         ledger.accept_all([arrival(harness, f"key {at}") for at in range(6)])
@@ -641,7 +643,7 @@ class InboxTakeLaws(InboxBinding):
         assert ledger.finish_all(mixed) == [False] * 3 + [True] * 6
         assert ledger.depth(harness) == (1, 0)
 
-    def test_an_old_letter_cannot_end_a_new_one_of_the_same_key(
+    def test_an_old_item_cannot_end_a_new_one_of_the_same_key(
         self, harness: Harness, ledger: InboxCaller, ending: Callable[[Taken], InboxEnding]
     ) -> None:
         ledger.put(arrival(harness, "a"))

@@ -104,7 +104,7 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
         """A clerk who lives by the racers' clock."""
         return InboxCaller(opener)
 
-    def test_of_many_who_bring_an_arrival_one_is_accepted_and_all_are_answered(
+    def test_one_of_many_concurrent_arrivals_is_accepted_and_all_are_answered(
         self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller
     ) -> None:
         rounds = [[arrival(harness, f"{at} {key}") for key in range(ITEMS)] for at in range(ROUNDS)]
@@ -121,9 +121,7 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
         with on_their_clock as clerk:
             assert clerk.depth(harness) == (ROUNDS * ITEMS, 0)
 
-    def test_no_letter_is_in_two_hands(
-        self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller
-    ) -> None:
+    def test_no_item_is_taken_twice(self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller) -> None:
         with on_their_clock as clerk:
             clerk.accept_all([arrival(harness, f"key {at}", to=f"{at % 2}") for at in range(ROUNDS * ITEMS)])
             answers = run(take, [[[lane(harness, "0"), lane(harness, "1")]]] * racers)
@@ -132,7 +130,7 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
             assert len(taken) == ROUNDS * ITEMS
             assert all(clerk.finish_all([Finished(one) for one in taken]))
 
-    def test_every_letter_is_finished_by_one(
+    def test_every_item_is_finished_by_one(
         self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller
     ) -> None:
         with on_their_clock as clerk:
@@ -144,7 +142,7 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
             assert clerk.depths(harness) == []
 
     @pytest.mark.parametrize("ask", [replay, decide])
-    def test_of_many_who_decide_about_a_letter_one_is_heard(
+    def test_one_of_many_concurrent_decisions_about_a_dead_letter_counts(
         self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller, ask: Ask
     ) -> None:
         with on_their_clock as clerk:

@@ -64,7 +64,7 @@ class OutboxBinding(Binding):
 
 
 class AddLaws(OutboxBinding):
-    def test_what_is_added_can_be_taken_as_it_was_said(
+    def test_an_added_notification_is_taken_unchanged(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         message = notification(
@@ -107,12 +107,14 @@ class AddLaws(OutboxBinding):
         ledger.record(released(first))
         assert ledger.take_one(harness).added_ms == first.added_ms
 
-    def test_what_is_added_outlives_whoever_added_it(self, harness: Harness, other: OutboxCaller) -> None:
+    def test_an_added_notification_outlives_the_process_that_added_it(
+        self, harness: Harness, other: OutboxCaller
+    ) -> None:
         with OutboxCaller(harness.open) as short_lived:
             short_lived.add(notification(harness))
         assert keys_of(other.take(harness)) == ["order-1"]
 
-    def test_the_same_call_twice_is_one_notification_and_says_so(
+    def test_the_same_call_twice_is_one_notification_and_reported_as_known(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         message = notification(harness)
@@ -144,7 +146,7 @@ class AddLaws(OutboxBinding):
 
 
 class OutboxTakeLaws(OutboxBinding):
-    def test_what_is_taken_is_in_nobody_elses_hands(
+    def test_a_taken_notification_is_not_taken_twice(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         ledger.add(*[notification(harness, f"n-{number}") for number in range(5)])
@@ -152,7 +154,7 @@ class OutboxTakeLaws(OutboxBinding):
         assert len(other.take(harness)) == 2
         assert ledger.take(harness) == other.take(harness) == []
 
-    def test_a_lapsed_lease_is_taken_again_with_a_higher_token_and_says_so(
+    def test_a_lapsed_lease_is_taken_again_with_a_higher_token_and_reported_as_vanished(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         ledger.add(notification(harness))
@@ -180,7 +182,9 @@ class OutboxTakeLaws(OutboxBinding):
         assert keys_of(ledger.take(harness)) == ["order-1"]
         assert keys_of(ledger.take(harness, "two")) == ["two"]
 
-    def test_what_names_no_provider_has_the_lane_of_its_channel(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_notification_without_a_provider_uses_the_lane_of_its_channel(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
         ledger.add(notification(harness, provider="", channel="voice"))
         assert ledger.take(harness) == []
         lanes = {"@voice": Lane(1_000, provider(harness))}
@@ -188,13 +192,13 @@ class OutboxTakeLaws(OutboxBinding):
         assert keys_of(found) == ["order-1"]
         assert found[0].delivery_state.provider == ""
 
-    def test_priority_comes_first_and_then_who_is_longest_due(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_priority_comes_first_and_then_the_longest_due(self, harness: Harness, ledger: OutboxCaller) -> None:
         for number, priority in enumerate([5, 9, 0, 5]):
             ledger.add(notification(harness, f"n-{number}", priority=priority))
             harness.advance(harness.unit_ms)
         assert [keys_of(ledger.take(harness, room=1)) for _ in range(4)] == [["n-2"], ["n-0"], ["n-3"], ["n-1"]]
 
-    def test_what_waits_for_its_time_is_not_due_before(
+    def test_a_postponed_notification_is_not_due_before_its_time(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         ledger.add(notification(harness))
@@ -217,9 +221,7 @@ REFUSED = Refused("no such number", final=True)
 
 
 class CrossLaws(OutboxBinding):
-    def test_whoever_holds_an_old_token_may_send_nothing(
-        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
-    ) -> None:
+    def test_an_old_token_may_send_nothing(self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller) -> None:
         ledger.add(notification(harness))
         first = ledger.take_one(harness)
         harness.advance(harness.lease_ms)
@@ -288,13 +290,13 @@ class CrossLaws(OutboxBinding):
         one, two = ledger.take(harness)
         assert ledger.cross(one, two) == [Crossed(), Held(one.id)]
 
-    def test_what_is_uncertain_suppresses_too(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_an_uncertain_notification_suppresses_too(self, harness: Harness, ledger: OutboxCaller) -> None:
         ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
         one, two = ledger.take(harness)
         ledger.send(harness, one, Unknown("timeout"))
         assert ledger.cross(two) == [Suppressed(one.id)], "it may have been sent"
 
-    def test_what_was_refused_for_good_lets_the_next_one_through(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_final_refusal_lets_the_next_notification_through(self, harness: Harness, ledger: OutboxCaller) -> None:
         ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
         one, two = ledger.take(harness)
         ledger.send(harness, one, REFUSED)
@@ -329,9 +331,7 @@ class CrossLaws(OutboxBinding):
 
 
 class RecordLaws(OutboxBinding):
-    def test_whoever_holds_an_old_token_can_record_nothing(
-        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
-    ) -> None:
+    def test_an_old_token_can_record_nothing(self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller) -> None:
         message = notification(harness)
         ledger.add(message)
         first = ledger.take_one(harness)
@@ -379,7 +379,7 @@ class RecordLaws(OutboxBinding):
         again = ledger.take_one(harness)
         assert (again.notification.key, again.delivery_state.exit, again.vanished) == ("looked up", "look_up", False)
 
-    def test_what_is_over_is_never_taken_again(
+    def test_a_finished_notification_is_never_taken_again(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         ledger.add(*[notification(harness, f"n-{number}") for number in range(2)])
@@ -389,9 +389,7 @@ class RecordLaws(OutboxBinding):
         harness.advance(10 * harness.lease_ms)
         assert ledger.take(harness) == other.take(harness) == []
 
-    def test_what_is_over_without_an_attempt_is_known_to_have_been_said(
-        self, harness: Harness, ledger: OutboxCaller
-    ) -> None:
+    def test_a_repeated_record_without_an_attempt_is_confirmed(self, harness: Harness, ledger: OutboxCaller) -> None:
         ledger.add(notification(harness))
         record = released(ledger.take_one(harness), state="expired", reason="too late")
         assert [ledger.record(record), ledger.record(record)] == [[True], [True]]
@@ -420,7 +418,7 @@ class RecordLaws(OutboxBinding):
 
 
 class WitnessLaws(OutboxBinding):
-    def test_a_word_moves_a_state_up_or_not_at_all(
+    def test_a_report_moves_a_state_up_or_not_at_all(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         message = notification(harness)
@@ -442,7 +440,9 @@ class WitnessLaws(OutboxBinding):
         assert ledger.apply_reports(DeliveryReport("delivered", b"\0" * 16)) == [None]
 
     @pytest.mark.parametrize("reported", ["accepted", "delivered", "undelivered"])
-    def test_it_resolves_what_is_uncertain(self, harness: Harness, ledger: OutboxCaller, reported: Reported) -> None:
+    def test_a_report_resolves_an_uncertain_notification(
+        self, harness: Harness, ledger: OutboxCaller, reported: Reported
+    ) -> None:
         message = notification(harness)
         ledger.add(message)
         dispatch = ledger.take_one(harness)
@@ -451,7 +451,7 @@ class WitnessLaws(OutboxBinding):
         harness.advance(harness.lease_ms)
         assert ledger.take(harness) == [], "there is nothing to look up any more"
 
-    def test_it_counts_while_somebody_is_still_waiting_for_the_answer(
+    def test_it_counts_while_a_relay_still_waits_for_the_answer(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         message = notification(harness)
@@ -471,7 +471,7 @@ class WitnessLaws(OutboxBinding):
         assert ledger.apply_reports(DeliveryReport("refused", one.id)) == ["failed"]
         assert ledger.cross(two) == [Crossed()]
 
-    def test_a_refusal_by_one_provider_says_nothing_of_what_another_has(
+    def test_a_refusal_by_one_provider_does_not_settle_a_message_at_another(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         message = notification(harness, guard=Guard(window_s=3600))
@@ -486,7 +486,7 @@ class WitnessLaws(OutboxBinding):
         assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness))) == ["uncertain"]
         assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness, "two"))) == ["failed"]
 
-    def test_a_refusal_of_what_was_sent_again_says_nothing_of_the_first_time(
+    def test_a_refusal_of_a_resent_message_does_not_settle_the_first_attempt(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         message = notification(harness, policy="resend")
@@ -495,9 +495,7 @@ class WitnessLaws(OutboxBinding):
         ledger.cross(ledger.take_one(harness))
         assert ledger.apply_reports(DeliveryReport("refused", message.id, provider(harness))) == ["sending"]
 
-    def test_it_stops_what_would_be_sent_again(
-        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
-    ) -> None:
+    def test_a_report_stops_a_retry(self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller) -> None:
         message = notification(harness)
         ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Refused("busy"))
@@ -535,7 +533,7 @@ def looking(harness: Harness, sender: OutboxCaller, *keys: str, name: str = "one
 
 
 class ReferenceLaws(OutboxBinding):
-    def test_what_a_look_up_finds_is_accepted(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_message_found_by_a_look_up_is_accepted(self, harness: Harness, ledger: OutboxCaller) -> None:
         (doubtful,) = looking(harness, ledger, "n-1")
         assert ledger.record(found(harness, doubtful, f"r-{harness.namespace}")) == [True]
         after = shown(ledger, doubtful.notification)
@@ -586,7 +584,7 @@ class ReferenceLaws(OutboxBinding):
         found_states = [shown(ledger, each.notification).state for each in (doubtful, sent)]
         assert found_states == ["uncertain", "accepted"]
 
-    def test_a_look_up_that_finds_its_own_message_is_believed(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_look_up_that_finds_its_own_message_is_accepted(self, harness: Harness, ledger: OutboxCaller) -> None:
         message, reference = notification(harness, "n-1"), f"r-{harness.namespace}"
         ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Refused("busy"))
@@ -612,7 +610,9 @@ class ReferenceLaws(OutboxBinding):
 
     # ------------------------------------------------------------------------------------------------- their own word
 
-    def test_a_word_about_an_id_that_two_share_moves_neither(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_report_about_a_shared_reference_changes_neither_notification(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
         reference = f"r-{harness.namespace}"
         ledger.add(notification(harness, "n-1"), notification(harness, "n-2"))
         one, two = ledger.take(harness)
@@ -634,7 +634,7 @@ class ReferenceLaws(OutboxBinding):
         assert shown(ledger, one.notification).state == "accepted"
         assert ledger.apply_reports(DeliveryReport("delivered", b"\0" * 16, provider(harness), reference)) == [None]
 
-    def test_many_words_about_one_message_are_about_one(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_many_reports_about_one_message_are_about_one(self, harness: Harness, ledger: OutboxCaller) -> None:
         reference = f"r-{harness.namespace}"
         ledger.add(notification(harness, "n-1"))
         ledger.send(harness, ledger.take_one(harness), Accepted(reference))
@@ -643,7 +643,7 @@ class ReferenceLaws(OutboxBinding):
             report = DeliveryReport(reported, None, provider(harness), reference)
             assert ledger.apply_reports(report) == [reported]
 
-    def test_a_word_about_another_message_of_the_same_notification_tells_of_a_second_one(
+    def test_a_report_about_another_message_of_the_same_notification_counts_a_possible_duplicate(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         """Its first attempt was called absent, and was only late; or another relay has sent it too."""

@@ -49,18 +49,18 @@ class QueueOrderLaws(OutboxBinding):
         other.send(harness, first, Accepted())
         assert keys_of(ledger.take(harness)) == ["n-1"]
 
-    def test_the_order_of_one_tenant_is_nobody_elses(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_an_order_key_belongs_to_one_tenant(self, harness: Harness, ledger: OutboxCaller) -> None:
         one = notification(harness, order="customer")
         ledger.add(one, altered(one, tenant=f"{harness.namespace} 2"))
         assert len(ledger.take(harness)) == 2
 
-    def test_thousands_behind_one_keep_nobody_else_waiting(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_long_queue_does_not_delay_other_notifications(self, harness: Harness, ledger: OutboxCaller) -> None:
         self.queue(harness, ledger)
         ledger.add(notification(harness, "free"))
         assert keys_of(ledger.take(harness, room=1)) == ["free"]
         assert ledger.take(harness, room=1) == []
 
-    def test_who_stood_behind_one_comes_forward_when_that_is_over(
+    def test_the_next_in_order_is_released_when_the_head_is_finished(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         head = self.queue(harness, ledger)
@@ -76,7 +76,7 @@ class QueueOrderLaws(OutboxBinding):
         assert decide(ledger, third, "cancelled") == decide(ledger, fourth, "cancelled") == "cancelled"
         assert keys_of(ledger.take(harness)) == ["n-5"]
 
-    def test_who_leaves_the_middle_of_a_queue_lets_nobody_pass(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_cancelling_in_the_middle_of_a_queue_keeps_its_order(self, harness: Harness, ledger: OutboxCaller) -> None:
         head = self.queue(harness, ledger)
         assert ledger.take(harness, room=1) == []
         assert decide(ledger, notification(harness, "n-1", order="o"), "cancelled") == "cancelled"
@@ -95,7 +95,7 @@ class QueueOrderLaws(OutboxBinding):
 
 
 class RateLaws(OutboxBinding):
-    def test_a_rate_holds_over_all_relays_and_counts_nothing_against_anybody(
+    def test_a_rate_holds_over_all_relays_and_counts_no_attempts(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         per_second = 4.0
@@ -129,7 +129,7 @@ class RateLaws(OutboxBinding):
             taken += [one.notification.tenant for one in ledger.take(harness, room=5, per_second=1.0)]
         assert f"{harness.namespace} 2" in taken, "who has too much keeps nobody else waiting"
 
-    def test_whoever_waits_for_the_rate_is_not_overtaken(
+    def test_a_notification_waiting_for_the_rate_is_not_overtaken(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         """Also by what is added while it waits, though somebody takes all the time."""
@@ -147,7 +147,7 @@ class RateLaws(OutboxBinding):
             harness.advance(125)
         assert order == [*[f"early {number}" for number in range(8)], *[f"late {number}" for number in range(8)]]
 
-    def test_who_waits_for_the_rate_is_not_overtaken_by_those_behind_it_in_order(
+    def test_a_notification_waiting_for_the_rate_is_not_overtaken_by_its_successors_in_order(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         ledger.add(*[notification(harness, f"n-{number}", order="o", priority=9 - number) for number in range(6)])
@@ -164,7 +164,7 @@ class RateLaws(OutboxBinding):
         assert [key for key in order if key.startswith("n-")] == [f"n-{number}" for number in range(6)]
         assert len(order) == 12, "nobody waits for ever"
 
-    def test_what_is_urgent_goes_before_all_that_waits_for_the_rate(
+    def test_an_urgent_notification_goes_before_all_that_wait_for_the_rate(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         ledger.add(*[notification(harness, f"n-{number}") for number in range(30)])
@@ -198,7 +198,7 @@ class RateLaws(OutboxBinding):
         apart = [later - sooner for sooner, later in pairwise(sorted(slots))]
         assert min(apart) >= 99, "ten in a second, and no more"
 
-    def test_who_waits_for_the_rate_is_as_it_was(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_waiting_for_the_rate_changes_no_notification(self, harness: Harness, ledger: OutboxCaller) -> None:
         messages = [notification(harness, f"n-{number}") for number in range(10)]
         ledger.add(*messages)
         before = [shown(ledger, one) for one in messages]
@@ -217,7 +217,9 @@ REFUSED = Refused("no such number", final=True)
 class InterplayLaws(OutboxBinding):
     # ------------------------------------------------------------------------------------------------------- guards
 
-    def test_who_is_refused_leaves_the_guard_to_who_passed_before(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_refused_notification_returns_the_guard_to_the_one_sent_before_it(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
         brief = 2 * harness.unit_ms / 1000
         first_sent = _guarded(harness, "first", brief)
         ledger.add(first_sent)
@@ -228,7 +230,7 @@ class InterplayLaws(OutboxBinding):
         ledger.add(_guarded(harness, "later"))
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first_sent.id)], "its window is longer"
 
-    def test_two_who_are_refused_leave_the_guard_to_who_was_sent_before_them(
+    def test_two_refused_notifications_return_the_guard_to_the_one_sent_before_them(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         """The second one of them passed when nobody knew yet what would come of the first."""
@@ -247,7 +249,9 @@ class InterplayLaws(OutboxBinding):
         ledger.add(_guarded(harness, "later"))
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first_sent.id)], "its window is longer"
 
-    def test_a_guard_is_not_left_to_who_was_suppressed_meanwhile(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_freed_guard_does_not_return_to_a_suppressed_notification(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
         brief = 2 * harness.unit_ms / 1000
         ledger.add(_guarded(harness, "refused at first"))
         ledger.send(harness, ledger.take_one(harness), Refused("busy"))
@@ -274,9 +278,7 @@ class InterplayLaws(OutboxBinding):
         harness.advance(harness.lease_ms)
         assert decide(ledger, message, "given_up") == "failed"
 
-    def test_what_was_not_sent_and_is_too_late_is_told_to_who_wants_it_sent(
-        self, harness: Harness, ledger: OutboxCaller
-    ) -> None:
+    def test_a_late_decision_not_sent_expires_the_notification(self, harness: Harness, ledger: OutboxCaller) -> None:
         """Whoever hears "pending" would take it for sent; the relay would let it expire."""
         ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
         one, two = sorted(ledger.take(harness), key=lambda dispatch: dispatch.notification.key)
@@ -287,7 +289,7 @@ class InterplayLaws(OutboxBinding):
         assert shown(ledger, one.notification).state == "expired"
         assert ledger.cross(two) == [Crossed()], "no message was sent"
 
-    def test_who_was_told_once_is_told_whatever_failed_since(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_the_status_is_sent_after_later_failures(self, harness: Harness, ledger: OutboxCaller) -> None:
         """Whoever asks would else tell this customer again."""
         ledger.add(first_sent := notification(harness, "first"))
         ledger.send(harness, ledger.take_one(harness), Accepted())
@@ -312,7 +314,7 @@ class InterplayLaws(OutboxBinding):
         assert shown(ledger, message).possible_duplicates == 1
 
     @pytest.mark.parametrize("again", ["a look-up found nothing", "a person said so"])
-    def test_a_refusal_says_nothing_of_what_was_sent_after_a_doubt(
+    def test_a_refusal_does_not_settle_a_message_that_was_resent_after_a_doubt(
         self, harness: Harness, ledger: OutboxCaller, again: str
     ) -> None:
         """It may be about the first message, which was there after all. The second one may have been sent."""
@@ -337,7 +339,7 @@ class InterplayLaws(OutboxBinding):
 class MovedClockLaws(OutboxBinding):
     """Of an outbox whose clock the tests can move: it goes back."""
 
-    def test_a_clock_that_went_back_makes_nobody_a_stranger_to_its_own_guard(
+    def test_a_notification_passes_its_own_guard_after_the_clock_went_back(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         assert harness.clock is not None, "bind RealTimeOutboxLaws to a store with its own clock"
@@ -419,7 +421,7 @@ class BystanderLaws(OutboxBinding):
         due = ["uncertain-0", "waiting"] if resolution == "not_sent" else ["waiting"]
         assert sorted(keys_of(ledger.take(harness))) == due, "what is uncertain is not sent again"
 
-    def test_a_suppressed_one_ends_no_other(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_suppressed_notification_ends_no_other(self, harness: Harness, ledger: OutboxCaller) -> None:
         uncertain = uncertain_ones(harness, ledger)
         guarded = [notification(harness, f"guarded-{n}", guard=Guard(window_s=3600)) for n in range(2)]
         free = notification(harness, "free")

@@ -35,7 +35,7 @@ REFUSED = Refused("no such number", final=True)
 
 
 class StatusLaws(OutboxBinding):
-    def test_nobody_knows_of_what_was_never_added(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_notification_that_was_never_added_has_no_status(self, harness: Harness, ledger: OutboxCaller) -> None:
         assert status(ledger, notification(harness)) == Status("never")
 
     @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ class StatusLaws(OutboxBinding):
             (REFUSED, "not_sent"),
         ],
     )
-    def test_it_is_told_what_is_known(
+    def test_the_status_follows_the_answer_of_the_provider(
         self,
         harness: Harness,
         ledger: OutboxCaller,
@@ -68,7 +68,7 @@ class StatusLaws(OutboxBinding):
             assert (now.id, now.state, now.reference) == (message.id.hex(), "accepted", "r-1")
             assert now.provider == provider(harness)
 
-    def test_what_was_given_up_in_doubt_may_have_been_sent(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_notification_given_up_in_doubt_may_have_been_sent(self, harness: Harness, ledger: OutboxCaller) -> None:
         message = notification(harness)
         ledger.add(message)
         ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))
@@ -82,13 +82,13 @@ class StatusLaws(OutboxBinding):
         assert ledger.apply_reports(DeliveryReport("delivered", message.id)) == ["delivered"]
         assert status(ledger, message).answer == "sent"
 
-    def test_what_was_given_up_by_policy_may_have_been_sent(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_notification_given_up_by_policy_may_have_been_sent(self, harness: Harness, ledger: OutboxCaller) -> None:
         message = notification(harness, policy="give_up")
         ledger.add(message)
         overdue(harness, ledger)
         assert (status(ledger, message).answer, status(ledger, message).state) == ("unknown", "failed")
 
-    def test_what_was_given_up_before_anything_was_accepted_was_never_sent(
+    def test_a_notification_given_up_before_an_accepted_attempt_was_never_sent(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         refused, untried = notification(harness, "refused"), notification(harness, "untried", recipient="+492")
@@ -99,7 +99,9 @@ class StatusLaws(OutboxBinding):
             assert decide(ledger, message, "given_up") == "failed"
             assert status(ledger, message).answer == "not_sent"
 
-    def test_what_failed_is_told_with_its_reason_and_counted(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_failed_notification_is_reported_with_its_reason_and_counted(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
         first, second = notification(harness, "n-1"), notification(harness, "n-2")
         bystander = notification(harness, "n-3", recipient="+4915100000001")
         ledger.add(bystander)
@@ -128,7 +130,9 @@ class StatusLaws(OutboxBinding):
         assert shown(ledger, message).erased
         assert shown(ledger, other) == before
 
-    def test_what_was_sent_says_more_than_what_came_later(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_sent_notification_takes_precedence_over_a_later_pending_one(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
         first = notification(harness, "n-1")
         ledger.add(first)
         ledger.send(harness, ledger.take_one(harness), Accepted())
@@ -136,7 +140,9 @@ class StatusLaws(OutboxBinding):
         ledger.add(notification(harness, "n-2"))
         assert status(ledger, first).id == first.id.hex()
 
-    def test_a_suppressed_one_names_what_suppressed_it(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_suppressed_notification_names_the_one_that_suppressed_it(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
         first, second = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
         ledger.add(first, second)
         one, two = ledger.take(harness)
@@ -234,7 +240,7 @@ class ListLaws(OutboxBinding):
         attempts = [(one.outcome, one.evidence, one.crossed_ms) for one in shown(ledger, message).attempts]
         assert attempts == [("released", "not answered", 0)]
 
-    def test_what_may_have_been_sent_twice_is_listed(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_possible_duplicate_is_listed(self, harness: Harness, ledger: OutboxCaller) -> None:
         ledger.add(notification(harness, policy="resend"))
         overdue(harness, ledger)
         ledger.add(notification(harness, "another"))
@@ -253,7 +259,7 @@ class DecideLaws(OutboxBinding):
     @pytest.mark.parametrize(
         ("resolution", "state"), [("sent", "accepted"), ("not_sent", "pending"), ("given_up", "failed")]
     )
-    def test_a_person_decides_what_is_uncertain(
+    def test_a_person_decides_about_an_uncertain_notification(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller, resolution: str, state: str
     ) -> None:
         message = self.uncertain(harness, ledger)
@@ -263,12 +269,12 @@ class DecideLaws(OutboxBinding):
         assert ("because", "ada") in [(one.evidence, one.by) for one in found.attempts]
         assert len(ledger.take(harness)) == (1 if resolution == "not_sent" else 0)
 
-    def test_what_is_uncertain_cannot_be_cancelled(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_an_uncertain_notification_cannot_be_cancelled(self, harness: Harness, ledger: OutboxCaller) -> None:
         message = self.uncertain(harness, ledger)
         assert decide(ledger, message, "cancelled") is None
         assert shown(ledger, message).state == "uncertain"
 
-    def test_what_is_pending_can_be_cancelled_unless_somebody_has_it(
+    def test_a_pending_notification_can_be_cancelled_unless_it_is_taken(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         message = notification(harness)
@@ -293,7 +299,9 @@ class DecideLaws(OutboxBinding):
         assert decide(ledger, message, "cancelled") == "uncertain", "the first attempt may have been accepted"
 
     @pytest.mark.parametrize("resolution", ["sent", "not_sent", "given_up", "cancelled"])
-    def test_what_is_over_is_over(self, harness: Harness, ledger: OutboxCaller, resolution: str) -> None:
+    def test_a_finished_notification_cannot_be_decided_again(
+        self, harness: Harness, ledger: OutboxCaller, resolution: str
+    ) -> None:
         message = notification(harness)
         ledger.add(message)
         assert decide(ledger, notification(harness, "unknown"), resolution) is None
@@ -327,7 +335,7 @@ class DecideLaws(OutboxBinding):
 
 
 class EraseLaws(OutboxBinding):
-    def test_what_was_said_and_to_whom_is_gone_and_is_still_known(
+    def test_erased_content_and_recipient_are_gone_and_the_notification_is_still_known(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         message = notification(harness, body="secret words", recipient="+49 secret", guard=Guard(window_s=3600))
@@ -345,7 +353,7 @@ class EraseLaws(OutboxBinding):
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(message.id)], "the guard holds"
         assert status(ledger, message).answer == "sent"
 
-    def test_what_has_not_left_is_cancelled_and_what_is_uncertain_waits(
+    def test_erase_cancels_pending_notifications_and_keeps_uncertain_ones(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         waiting, doubtful = notification(harness, "waiting"), notification(harness, "doubtful")
@@ -357,7 +365,7 @@ class EraseLaws(OutboxBinding):
         assert (shown(ledger, doubtful).state, shown(ledger, doubtful).erased) == ("uncertain", False)
         assert [one.notification.key for one in ledger.take(harness)] == ["of another"]
 
-    def test_what_is_leaving_is_not_touched_and_can_be_erased_when_it_is_over(
+    def test_a_taken_notification_is_erased_only_after_it_is_finished(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         message = notification(harness, guard=Guard(window_s=3600))
@@ -420,7 +428,9 @@ def sent(harness: Harness, sender: OutboxCaller, *messages: Notification, answer
 
 
 class BacklogLaws(OutboxBinding):
-    def test_what_is_not_over_is_counted_by_provider_and_state(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_unfinished_notifications_are_counted_by_provider_and_state(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
         first = notification(harness, "n-0")
         ledger.add(first)
         harness.advance(harness.unit_ms)
@@ -436,7 +446,7 @@ class BacklogLaws(OutboxBinding):
         counts = {(one, "uncertain"): 1, (one, "sending"): 1, (one, "pending"): 3, (two, "pending"): 1}
         assert ours == counts, "what is over waits for nothing"
 
-    def test_the_oldest_tells_when_it_was_added(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_the_backlog_has_the_time_of_its_oldest_notification(self, harness: Harness, ledger: OutboxCaller) -> None:
         first = notification(harness, "n-0")
         ledger.add(first)
         harness.advance(harness.unit_ms)
@@ -444,7 +454,9 @@ class BacklogLaws(OutboxBinding):
         (waiting,) = [one for one in ledger.run(people(ledger).backlog()) if one.provider == provider(harness)]
         assert waiting.oldest_ms == shown(ledger, first).added_ms
 
-    def test_what_names_no_provider_waits_at_its_channel(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_a_notification_without_a_provider_waits_at_its_channel(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
         def waiting() -> int:
             backlog = ledger.run(people(ledger).backlog())
             return sum(one.count for one in backlog if (one.provider, one.state) == ("@voice", "pending"))
@@ -455,7 +467,7 @@ class BacklogLaws(OutboxBinding):
 
 
 class PurgeLaws(OutboxBinding):
-    def test_what_is_over_says_nothing_after_its_time_and_is_still_known(
+    def test_a_finished_notification_loses_its_content_after_its_time_and_is_still_known(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         message = notification(harness, body="secret words", recipient="+49 secret", guard=Guard(window_s=3600))
@@ -480,7 +492,7 @@ class PurgeLaws(OutboxBinding):
         purge(ledger, harness.unit_ms)
         assert shown(ledger, message).erased
 
-    def test_what_is_not_over_stays_however_old_it_is(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_an_unfinished_notification_stays_however_old_it_is(self, harness: Harness, ledger: OutboxCaller) -> None:
         by_key = {key: notification(harness, key) for key in ("uncertain", "refused", "leaving", "waiting")}
         ledger.add(*by_key.values())
         taken = {one.notification.key: one for one in ledger.take(harness)}
@@ -509,7 +521,7 @@ class PurgeLaws(OutboxBinding):
         purge(ledger, 39 * harness.unit_ms, 39 * harness.unit_ms)
         assert not shown(ledger, message).erased
 
-    def test_an_identity_is_forgotten_after_its_time_with_all_that_was_known(
+    def test_a_notification_is_purged_after_its_time_with_all_its_records(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         message = notification(harness)
@@ -524,7 +536,7 @@ class PurgeLaws(OutboxBinding):
         assert [one.status for one in ledger.add(message)] == ["added"]
         assert shown(ledger, message).attempts == ()
 
-    def test_no_step_forgets_more_than_it_was_asked_to(self, harness: Harness, ledger: OutboxCaller) -> None:
+    def test_no_purge_step_exceeds_its_limit(self, harness: Harness, ledger: OutboxCaller) -> None:
         messages = [notification(harness, f"n-{number}") for number in range(5)]
         sent(harness, ledger, *messages)
         harness.advance(harness.unit_ms)
@@ -536,7 +548,7 @@ class PurgeLaws(OutboxBinding):
             gone = now
         assert gone == 5
 
-    def test_a_guard_holds_though_the_content_of_who_passed_it_is_forgotten(
+    def test_a_guard_holds_after_the_content_of_the_notification_that_passed_it_is_purged(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         first, second = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
@@ -547,7 +559,7 @@ class PurgeLaws(OutboxBinding):
         ledger.add(second)
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)]
 
-    def test_a_guard_holds_though_nobody_knows_who_passed_it_any_more(
+    def test_a_guard_holds_after_the_notification_that_passed_it_is_purged(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         first, second = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
@@ -560,7 +572,7 @@ class PurgeLaws(OutboxBinding):
         assert [one.status for one in ledger.add(first)] == ["added"], "it is another one, of the same name"
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)], "which has passed nothing"
 
-    def test_who_has_the_name_of_a_forgotten_one_does_not_free_its_guard(
+    def test_a_notification_with_the_key_of_a_purged_one_does_not_free_its_guard(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         first, second = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
@@ -572,7 +584,7 @@ class PurgeLaws(OutboxBinding):
         ledger.add(second)
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)]
 
-    def test_a_window_that_is_longer_than_that_of_who_passed_is_kept_too(
+    def test_a_window_longer_than_that_of_the_sent_notification_is_kept_too(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         short, long = (Guard(window_s=units * harness.unit_ms / 1000, key="g") for units in (2, 300))
@@ -593,7 +605,7 @@ class PurgeLaws(OutboxBinding):
         ledger.add(notification(harness, "n-2", guard=window))
         assert ledger.cross(ledger.take_one(harness)) == [Crossed()]
 
-    def test_what_a_provider_says_of_a_forgotten_content_counts_without_its_words(
+    def test_a_report_about_purged_content_counts_without_its_evidence(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
         message = notification(harness)

@@ -143,7 +143,7 @@ class SendingLaws(ProviderBinding):
             sent(kit, said)
         assert got(kit, said) == []
 
-    def test_what_is_accepted_arrives_once_as_it_was_said(self, kit: ProviderKit, said: Notification) -> None:
+    def test_an_accepted_message_arrives_once_and_unchanged(self, kit: ProviderKit, said: Notification) -> None:
         (answer,), _ = sent(kit, said)
         assert isinstance(answer, Accepted), answer
         (message,) = got(kit, said)
@@ -182,14 +182,14 @@ class SendingLaws(ProviderBinding):
                 assert getattr(second, "reference", "?") == "", "what is not told is not made up"
             assert {one.key for one in got(kit, said)} == {said.id.hex()}
 
-    def test_a_key_that_is_forgotten_is_no_key(self, kit: ProviderKit, said: Notification) -> None:
+    def test_an_expired_key_does_not_deduplicate(self, kit: ProviderKit, said: Notification) -> None:
         """Why a window is part of a contract: the simulator shows what comes of it."""
         _, provider = sent(kit, said)
         kit.simulator.forget_keys()
         sent(kit, said)
         assert len(got(kit, said)) == 2, provider.contract.key
 
-    def test_what_cannot_be_sent_is_refused_before_it_leaves(self, kit: ProviderKit, said: Notification) -> None:
+    def test_an_unfit_notification_is_refused_before_it_leaves(self, kit: ProviderKit, said: Notification) -> None:
         assert kit.unfit, "every provider has something that it cannot send"
 
         async def story(provider: Provider) -> None:
@@ -202,7 +202,7 @@ class SendingLaws(ProviderBinding):
 
 
 class LyingLaws(ProviderBinding):
-    def test_what_nobody_knows_is_unknown(self, kit: ProviderKit, said: Notification) -> None:
+    def test_an_ambiguous_response_is_unknown(self, kit: ProviderKit, said: Notification) -> None:
         """Whatever the lie."""
         messages = {name: kit.say(uuid4().hex) for name in LIES if LIES[name].ambiguous and name not in STALLS}
 
@@ -288,14 +288,14 @@ class AccessLaws(ProviderBinding):
         shown = f"{answers!r} {provider!r} {provider.contract!r} {caplog.text}"
         assert not [secret for secret in kit.secrets if secret in shown]
 
-    def test_whoever_is_not_there_has_got_nothing(self, kit: ProviderKit, said: Notification) -> None:
+    def test_an_unreachable_provider_receives_nothing(self, kit: ProviderKit, said: Notification) -> None:
         with socket.socket() as closed:  # bound, and nobody listens
             closed.bind(("127.0.0.1", 0))
             (answer,), _ = sent(kit, said, opening=Opening(f"http://127.0.0.1:{closed.getsockname()[1]}"))
         assert isinstance(answer, Refused), answer
         assert not answer.final
 
-    def test_whoever_cannot_prove_who_he_is_has_got_nothing(self, kit: ProviderKit, said: Notification) -> None:
+    def test_a_provider_that_fails_tls_receives_nothing(self, kit: ProviderKit, said: Notification) -> None:
         (answer,), _ = sent(kit, said, opening=Opening(kit.simulator.url(kit.dialect).replace("http:", "https:")))
         assert isinstance(answer, Refused), answer
         assert not answer.final
@@ -413,7 +413,7 @@ class ReportLaws(ProviderBinding):
 
         return asyncio.run(story())
 
-    def test_callbacks_name_the_message_and_say_what_became_of_it(
+    def test_callbacks_identify_the_message_and_its_delivery_state(
         self, kit: ProviderKit, said: Notification, ear: Ear
     ) -> None:
         kit.simulator.callbacks(kit.dialect, "out of order", ear.url)
@@ -437,7 +437,7 @@ class ReportLaws(ProviderBinding):
         assert [one.status for one in reports] == ["accepted", "accepted", ending, ending]
         assert {one.id for one in reports} == {said.id}
 
-    def test_nonsense_is_no_callback(self, kit: ProviderKit, said: Notification) -> None:
+    def test_a_malformed_body_is_not_a_callback(self, kit: ProviderKit, said: Notification) -> None:
         async def story() -> None:
             provider = kit.open(Opening(kit.simulator.url(kit.dialect)))
             for body in NONSENSE:

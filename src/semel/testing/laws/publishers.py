@@ -150,7 +150,7 @@ class PublisherBinding:
 class PublishLaws(PublisherBinding):
     """What is answered, and what is there."""
 
-    def test_what_is_answered_as_there_is_there_as_it_was_handed_over(self, harness: PublisherHarness) -> None:
+    def test_a_confirmed_event_is_stored_unchanged(self, harness: PublisherHarness) -> None:
         async def story() -> None:
             bodies = [
                 document("é – 漢字 \U0001f4de"),
@@ -183,7 +183,7 @@ class PublishLaws(PublisherBinding):
 
         asyncio.run(story())
 
-    def test_what_cannot_be_taken_is_told_for_good_and_hurts_no_other(self, harness: PublisherHarness) -> None:
+    def test_an_unfit_event_is_refused_permanently_and_affects_no_other(self, harness: PublisherHarness) -> None:
         async def story() -> None:
             good = events(len(harness.unfit) + 3)
             mixed = [one for pair in zip(good, harness.unfit, strict=False) for one in pair] + good[-3:]
@@ -210,7 +210,7 @@ class PublishLaws(PublisherBinding):
         asyncio.run(story())
 
     @pytest.mark.parametrize("used", [False, True], ids=["never used", "used before"])
-    def test_a_silent_broker_is_told_in_time_and_forgotten_when_it_speaks_again(
+    def test_a_silent_broker_is_reported_in_time_and_used_again_when_it_answers(
         self, harness: PublisherHarness, used: bool
     ) -> None:
         async def story() -> None:
@@ -294,7 +294,7 @@ class PublishLaws(PublisherBinding):
 class PublishOrderLaws(PublisherBinding):
     """For brokers that keep order within a group."""
 
-    def test_parcels_of_a_group_stay_in_order(self, harness: PublisherHarness) -> None:
+    def test_events_of_a_group_stay_in_order(self, harness: PublisherHarness) -> None:
         async def story() -> None:
             handed = [
                 ForwardedEvent(document(f"{at:03}", group=at % 3), ForwardMetadata(), f"group {at % 3}")

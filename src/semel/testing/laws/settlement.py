@@ -63,7 +63,9 @@ class SettleLaws(Binding):
         assert ledger.settle(stale, Done(b"1")) is False
 
     @pytest.mark.parametrize("ending", ENDINGS, ids=_named)
-    def test_a_token_of_nobody_can_change_nothing(self, harness: Harness, ledger: Caller, ending: Ending) -> None:
+    def test_the_token_of_another_key_can_change_nothing(
+        self, harness: Harness, ledger: Caller, ending: Ending
+    ) -> None:
         granted = ledger.grant(harness.claim("a"))
         other_key = Granted(type(granted.lease)(harness.claim("b"), granted.lease.token), 1, False, 0)
         assert ledger.settle(other_key, ending) is False
@@ -279,7 +281,7 @@ class SettleLaws(Binding):
         harness.advance(harness.lease_ms)
         assert ledger.grant(claim).attempt == 2
 
-    def test_a_lapsed_lease_that_nobody_took_can_be_renewed(self, harness: Harness, ledger: Caller) -> None:
+    def test_a_lapsed_lease_can_be_renewed_before_another_claim(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a")
         granted = ledger.grant(claim)
         harness.advance(2 * harness.lease_ms)
@@ -306,9 +308,7 @@ class SettleLaws(Binding):
 
 
 class TryLaws(Binding):
-    def test_each_failed_attempt_is_told_the_oldest_first(
-        self, harness: Harness, ledger: Caller, other: Caller
-    ) -> None:
+    def test_failed_attempts_are_listed_oldest_first(self, harness: Harness, ledger: Caller, other: Caller) -> None:
         claim = harness.claim("a", fingerprint="1")
         _try(ledger, claim, Retry(0, "ValueError: first"))
         assert _attempts(ledger, claim) == ("waiting", [(1, "ValueError: first")])
@@ -383,7 +383,7 @@ class TryLaws(Binding):
         assert _attempts(ledger, claim)[1] == [(1, "first"), (3, "third")]
 
     @pytest.mark.parametrize("ending", [Retry(0, "again"), Reject("again")], ids=["retry", "dead"])
-    def test_an_end_that_is_told_twice_counts_once(
+    def test_a_repeated_settle_is_logged_once(
         self, harness: Harness, ledger: Caller, other: Caller, ending: Ending
     ) -> None:
         claim = harness.claim("a")
@@ -405,7 +405,7 @@ class TryLaws(Binding):
         assert ledger.settle(stale, ending, b"{}") is False
         assert _attempts(ledger, claim) == ("waiting", [(2, "second")])
 
-    def test_the_first_and_the_newest_attempts_are_told(self, harness: Harness, ledger: Caller) -> None:
+    def test_the_first_and_the_newest_attempts_are_listed(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a", retention_ms=1000 * harness.unit_ms)
         last = TRIED_MAX + 4
         for attempt in range(1, last):
@@ -439,7 +439,7 @@ class TryLaws(Binding):
         _try(ledger, harness.claim("c", aliases=["y"]), Reject("third"))
         assert _attempts(ledger, harness.claim("c"))[1] == [(1, "first"), (2, "second"), (3, "third")]
 
-    def test_attempts_of_ordered_events_are_told(self, harness: Harness, ledger: Caller) -> None:
+    def test_attempts_of_ordered_events_are_listed(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a", subject="s", position=1)
         _try(ledger, claim, Retry(0, "first"))
         _try(ledger, claim, Reject("second"))
@@ -468,7 +468,7 @@ class TryLaws(Binding):
         assert ledger.grant(claim).attempt == 1
         assert [list(e.attempt_log) for e in ledger.entries(claim, "leased")] == [[]]
 
-    def test_a_life_after_the_retention_begins_with_none_also_where_nobody_purged(
+    def test_the_attempt_log_starts_empty_after_the_retention_also_without_a_purge(
         self, harness: Harness, ledger: Caller
     ) -> None:
         claim = harness.claim("a")

@@ -92,7 +92,7 @@ class AnswerLaws(SourceBinding):
 
         asyncio.run(story())
 
-    def test_a_retry_keeps_nobody_else_waiting(self, harness: SourceHarness) -> None:
+    def test_a_retry_does_not_delay_other_messages(self, harness: SourceHarness) -> None:
         async def story() -> None:
             order: list[str] = []
 
@@ -110,7 +110,7 @@ class AnswerLaws(SourceBinding):
 
         asyncio.run(story())
 
-    def test_poison_is_dead_after_its_attempts_and_acknowledged_when_the_letter_is_kept(
+    def test_poison_is_dead_after_its_attempts_and_acknowledged_when_the_dead_letter_is_kept(
         self, harness: SourceHarness
     ) -> None:
         async def story() -> None:
@@ -361,7 +361,7 @@ class WaitLaws(SourceBinding):
 class HoldLaws(SourceBinding):
     """Of a source that keeps what one consumer has received from all others, for `hold_s`."""
 
-    def test_a_message_in_hand_is_nobody_elses(self, harness: SourceHarness) -> None:
+    def test_a_message_in_flight_is_hidden_from_other_consumers(self, harness: SourceHarness) -> None:
         async def story() -> None:
             harness.put(document("e"))
             async with Opened(harness) as one, Opened(harness) as other:

@@ -131,7 +131,7 @@ class TransactionLaws(Binding):
         other.settle(current, Done(b"1"))
         assert other.is_done(claim, b"1")
 
-    def test_a_lapsed_lease_that_nobody_took_still_commits(self, harness: TransactionHarness, ledger: Caller) -> None:
+    def test_a_lapsed_lease_commits_before_another_claim(self, harness: TransactionHarness, ledger: Caller) -> None:
         granted = ledger.grant(harness.claim("a"))
         harness.advance(harness.lease_ms)
         assert ledger.run(_handle(harness, ledger, granted, Done(), ["one"])) is True
@@ -154,7 +154,7 @@ class TransactionLaws(Binding):
         ledger.run(handle())
         assert harness.written() == ["its own"]
 
-    def test_an_abandoned_transaction_keeps_nothing_and_nobody_waits_for_its_block(
+    def test_an_abandoned_transaction_keeps_nothing_and_blocks_no_other(
         self, harness: TransactionHarness, ledger: Caller
     ) -> None:
         claim = harness.claim("a")
