@@ -1,4 +1,4 @@
-"""Semel inside a FastAPI application: webhooks at /semel/events, everything else is yours.
+"""Semel in a FastAPI application: webhooks at /semel/events beside your own routes.
 
 uvicorn examples.fastapi_app:api
 """
@@ -25,7 +25,7 @@ async def open_ticket(event: Event, ctx: Context) -> dict[str, str]:
 
 @asynccontextmanager
 async def lifespan(api: FastAPI) -> AsyncIterator[None]:
-    async with semel, semel.handling():  # handles what the inbox holds; not needed with mode="inline"
+    async with semel, semel.handling():  # handles the inbox items; not needed with mode="inline"
         yield
 
 

@@ -1,9 +1,9 @@
-/** An EventBridge event, acted on once. Run it with Node or Deno, the event on standard input. */
+/** Handles one EventBridge event once. Run it with Node or Deno, with the event on standard input. */
 
 import process from "node:process";
 import { type Handled, type Refused, Semel, why } from "./semel.ts";
 
-/** What Genesys Cloud publishes under v2.detail.events.conversation.{id}.customer.end */
+/** The event that Genesys Cloud publishes under v2.detail.events.conversation.{id}.customer.end */
 type CustomerEnd = {
   id: string;
   detail: {
@@ -15,12 +15,12 @@ type CustomerEnd = {
 const { SEMEL_URL = "http://127.0.0.1:8080", SEMEL_TOKEN = "", SEMEL_LEASE = "25", SURVEY_URL = "" } = process.env;
 const semel = new Semel(SEMEL_URL, SEMEL_TOKEN);
 
-/** Send the customer a survey, once. Two copies of the event, two machines and a crash in between come to one survey. */
+/** Send the customer one survey, also with two copies of the event, on two machines, and after a crash. */
 export function handler(event: CustomerEnd): Promise<Handled | Refused> {
   const { topicName, eventBody } = event.detail;
   const claim = {
     handler: "survey",
-    // Not the event's `id`: a producer's own retry puts a new one around the same detail.
+    // Not the event's `id`: a producer's retry has a new id for the same detail.
     key: [topicName, eventBody.participantId, eventBody.sessionId, String(eventBody.eventTime)],
     lease: Number(SEMEL_LEASE),
     payload: eventBody,
@@ -28,7 +28,7 @@ export function handler(event: CustomerEnd): Promise<Handled | Refused> {
     event,
   };
   return semel.once(claim, async (granted, lost) => {
-    // A crash after this request and before the settle repeats it: the survey service knows the key again.
+    // A crash between this request and the settle repeats the request: the survey service recognises the key.
     const headers = { "Content-Type": "application/json", "Idempotency-Key": granted.key };
     const body = JSON.stringify({ conversation: eventBody.conversationId, attempt: granted.attempt });
     const reply = await fetch(SURVEY_URL, { method: "POST", headers, body, signal: lost });
@@ -37,11 +37,11 @@ export function handler(event: CustomerEnd): Promise<Handled | Refused> {
   });
 }
 
-/** A queue would be told to bring the event again after so many seconds. Here we wait ourselves. */
-export function comesAgainAfter(outcome: Handled | Refused): number | undefined {
+/** Seconds until the next delivery. A queue would delay the event; this program waits instead. */
+export function retryAfter(outcome: Handled | Refused): number | undefined {
   if (outcome.verdict === "busy") return outcome.after;
   if (outcome.verdict !== "handled") return undefined;
-  if (!outcome.settled) return 0; // the lease was lost: whoever has it now decides
+  if (!outcome.settled) return 0; // the lease was lost: its present holder decides
   return outcome.outcome === "retry" ? outcome.after : undefined;
 }
 
@@ -55,7 +55,7 @@ async function main(): Promise<void> {
   do {
     const outcome = await handler(event);
     console.log(JSON.stringify(outcome)); // with the reason, where something went wrong
-    after = comesAgainAfter(outcome);
+    after = retryAfter(outcome);
     if (after !== undefined) await new Promise((resolve) => setTimeout(resolve, 1000 * (after ?? 0)));
   } while (after !== undefined);
 }

@@ -1,17 +1,17 @@
-/** Semel over HTTP: act once on every event. `fetch` only, so it runs on Node, on Deno and in workers. */
+/** A client of Semel's HTTP API: handles every event once. Needs only `fetch`: runs on Node, Deno and workers. */
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 
 export type Claim = {
-  handler: string; // whose effect it is: part of the key
-  key: string | string[]; // what identifies the effect
+  handler: string; // the owner of the effect: part of the key
+  key: string | string[]; // the identity of the effect
   lease?: number; // seconds, like all times
   retention?: number;
   payload?: Json; // the same key with another payload is a conflict
   order?: { subject: string | string[]; position: number };
   max_attempts?: number;
-  park?: boolean; // at most once: what is in doubt is not tried again
-  event?: Json; // kept if the claim makes a dead letter of it; `once` brings it again with the settle
+  park?: boolean; // at most once: an uncertain event is not retried
+  event?: Json; // stored if the claim makes it a dead letter; `once` includes it again in the settle
 };
 
 type Grant = { key: string; lease: string; token: number; attempt: number };
@@ -32,10 +32,10 @@ export type Settlement =
 export type Answer = { settled: boolean; outcome?: Settlement["outcome"]; after?: number; reason?: string };
 export type Handled = Answer & { verdict: "handled"; key: string; result: Json };
 
-/** Thrown by a handler: this event will never succeed. After anything else that it throws, it is tried again. */
+/** Thrown by a handler: this event will never succeed. After any other error, the event is retried. */
 export class Reject extends Error {}
 
-/** What went wrong, and what caused it: "fetch failed" alone helps nobody. */
+/** The text of an error with its cause: "fetch failed" alone does not name the problem. */
 export function why(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const cause = error.cause as { code?: string; message?: string } | undefined;
@@ -55,7 +55,7 @@ export class Semel {
   settle = (...items: Settlement[]) => this.#post<Answer>("/settle", items);
   renew = (...leases: string[]) => this.#post<{ renewed: boolean }>("/renew", leases.map((lease) => ({ lease })));
 
-  /** Claim, handle, settle. The lease is renewed while the handler runs; `lost` tells it that someone else has it. */
+  /** Claim, handle, settle. The lease is renewed while the handler runs; `lost` aborts when another worker has it. */
   async once(
     claim: Claim,
     handle: (granted: Granted, lost: AbortSignal) => Promise<Json>,
@@ -64,7 +64,7 @@ export class Semel {
     if (granted.verdict !== "granted") return granted;
     const lost = new AbortController();
     const beat = setInterval(async () => {
-      const [answer] = await this.renew(granted.lease).catch(() => [{ renewed: true }]); // nobody said that it is lost
+      const [answer] = await this.renew(granted.lease).catch(() => [{ renewed: true }]); // it may be valid
       if (!answer.renewed) lost.abort(new Error("the lease was lost"));
     }, granted.expires_in * 333);
     try {
@@ -83,15 +83,15 @@ export class Semel {
     }
   }
 
-  /** A lost reply is asked for again: a settle may be repeated, and a claim that was granted is busy for its lease. */
+  /** Repeats a request without a reply: a settle may be repeated, and a granted claim is busy for its lease. */
   async #post<T>(path: string, items: unknown[], tries = 3): Promise<T[]> {
     const sent = { method: "POST", headers: this.#headers, body: JSON.stringify({ items }) };
     const reply = await fetch(`${this.#url}/v1/claims${path}`, sent).catch((error: Error) => error);
     if (reply instanceof Response && reply.ok) return (await reply.json()).items;
-    const passing = reply instanceof Error || reply.status === 429 || reply.status === 503;
-    if (!passing || tries === 1) {
-      const said = reply instanceof Error ? `${why(reply)}. Is it running?` : await reply.text();
-      throw new Error(`Semel at ${this.#url}: ${said}`);
+    const temporary = reply instanceof Error || reply.status === 429 || reply.status === 503;
+    if (!temporary || tries === 1) {
+      const problem = reply instanceof Error ? `${why(reply)}. Is it running?` : await reply.text();
+      throw new Error(`Semel at ${this.#url}: ${problem}`);
     }
     await new Promise((resolve) => setTimeout(resolve, 1000));
     return this.#post(path, items, tries - 1);
