@@ -129,7 +129,7 @@ def test_a_group_that_is_not_stopped_breaks_the_law(
     new_queue: Callable[..., Queue], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SqsInFlight, "remove_group", _overtaken)
-    with pytest.raises(AssertionError, match="nothing overtakes what failed"):
+    with pytest.raises(AssertionError, match="no event overtakes a failed one"):
         ORDER.test_a_group_is_stopped_by_a_failure_and_goes_on_after_it(new_queue(fifo=True).harness(tmp_path))
 
 
@@ -149,7 +149,7 @@ def test_a_source_that_returns_nothing_breaks_the_law(
     harness = queue.harness(tmp_path)
     harness.hold_s = 3
     harness.open = lambda: queue.source(visibility=3)
-    with pytest.raises(AssertionError, match="it was not given back"):
+    with pytest.raises(AssertionError, match="it was not returned"):
         LAWS.test_what_was_received_and_not_answered_is_given_back_at_the_end(harness)
 
 
@@ -168,5 +168,5 @@ def test_a_source_that_closes_without_its_answers_breaks_the_law(
 ) -> None:
     monkeypatch.setattr(SqsSource, "close", _closed_at_once)
     harness: Any = queue.harness(tmp_path)
-    with pytest.raises(AssertionError, match="told all answers"):
+    with pytest.raises(AssertionError, match="has all answers"):
         LAWS.test_a_receive_hands_over_no_more_than_was_asked_for(harness)

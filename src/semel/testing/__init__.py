@@ -1,15 +1,15 @@
-"""Shipped with Semel, for adapters of your own: contract suites, a model to compare a ledger with, races.
+"""Tools for testing your own adapters: contract suites, a reference model of a ledger, and races.
 
-semel.testing.ledger_laws   LedgerLaws and TransactionLaws: a ledger binds them in a few lines
-semel.testing.inbox_laws    InboxLaws: the same for an inbox and its dead letters
+semel.testing.ledger_laws   LedgerLaws and TransactionLaws: the contract of a ledger
+semel.testing.inbox_laws    InboxLaws: the contract of an inbox and its dead letters
 semel.testing.machine       ledger_machine: random histories, compared with the model step by step
-semel.testing.inbox_machine inbox_machine: the same for an inbox
+semel.testing.inbox_machine inbox_machine: random histories of an inbox
 semel.testing.harness       the harness of a ledger under test, and callers for laws
-semel.testing.fault_laws    StoreFaultLaws: a store over a network, killed and cut off under load
-semel.testing.proxy         FaultProxy: a network that fails
-semel.testing.source_laws   SourceLaws: the same for a source
-semel.testing.child_processes start_child: processes that end with the test run, also when it is killed
+semel.testing.fault_laws    StoreFaultLaws: a networked store that is killed and disconnected under load
+semel.testing.proxy         FaultProxy: a TCP proxy that injects network faults
+semel.testing.source_laws   SourceLaws: the contract of a source
+semel.testing.child_processes start_child: processes that end with the test run, even if it is killed
 
 Races between processes, storms and kill runs carry the mark `long`. Register it (`markers = ["long: takes minutes"]`),
-and leave them out with `-m "not long"` where a quick run is wanted.
+and deselect them with `-m "not long"` for a quick run.
 """

@@ -1,8 +1,8 @@
-"""Records that no law is about, planted in the store before each law and compared after it.
+"""Unrelated records that are added to the store before each law and compared after it.
 
-A law looks at the keys that it names. A store that changes other rows too (`or` for `and` in a WHERE clause, a
-missing tenant) passes such a law. Bystanders are rows of another tenant in every state; each law of a ledger, an inbox
-and an outbox ends with the check that none of them has changed.
+A law checks only its own keys, so it does not notice a store that also changes other rows (`or` instead of `and` in a
+WHERE clause, a missing tenant). Bystanders are rows of another tenant in every state. Each law of a ledger, an inbox
+and an outbox ends with the check that no bystander has changed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from semel.values.delivery_state import Accepted, Refused, Unknown
 from semel.values.inbox import Finished
 from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
 
-LONG_MS = 10**12  # 31 years: no bystander expires or comes due, also where races move on to the machine's own clock
+LONG_MS = 10**12  # 31 years: no bystander expires or falls due, even if a race switches to the machine's clock
 
 
 def watch(bystanders: Bystanders | OutboxBystanders, opened: Callable[[], Caller]) -> Iterator[None]:
-    """Plant, let the law run, check. One caller does both: on some stores a second connection costs more than a law."""
+    """Add bystanders, run the law, check them. One caller does both: a second connection is slow on some stores."""
     with opened() as caller:
         bystanders.plant(caller)
         yield
@@ -30,7 +30,7 @@ def watch(bystanders: Bystanders | OutboxBystanders, opened: Callable[[], Caller
 
 
 class Bystanders:
-    """Keys of another tenant: one held, one waiting for its retry, one settled with each outcome."""
+    """Keys of another tenant: one leased, one waiting for its retry, and one settled with each outcome."""
 
     SETTLED: tuple[tuple[str, Ending], ...] = (
         ("waiting", Retry(LONG_MS / 1000, "later")),
@@ -40,7 +40,7 @@ class Bystanders:
     )
 
     def __init__(self, harness: Harness, *, single_keys: bool = False) -> None:
-        """`single_keys`: without aliases and subjects, for a store that spreads its keys."""
+        """`single_keys`: no aliases and no subjects, for a store that partitions its keys."""
         self.harness = replace(harness, namespace=f"{harness.namespace} bystander")
         self._single_keys = single_keys
         self._before: list[Any] = []
@@ -66,14 +66,14 @@ class Bystanders:
 
     def check(self, caller: Caller) -> None:
         after = self.read(caller)
-        assert after == self._before, "a law of other keys changed a bystander"
+        assert after == self._before, "a law changed the records of another tenant"
         assert caller.renew(self._held.lease) == [True], "the lease of a bystander was lost"
 
     def read(self, caller: Caller) -> list[Any]:
         history: Any = caller.ledger.history  # type: ignore[attr-defined] # every ledger has a catalog
 
         async def read_all() -> list[Any]:
-            # One after the other: at once, each would need a connection of its own.
+            # One after the other: concurrent calls would each need a connection.
             return [await history(claim.digest.hex()) for claim in self._claims]
 
         return caller.run(read_all())
@@ -104,7 +104,7 @@ class InboxBystanders(Bystanders):
 
 
 class OutboxBystanders:
-    """Notifications of another tenant, in each state from which a store could move them by mistake."""
+    """Notifications of another tenant, in each state that a store could change by mistake."""
 
     ANSWERS: tuple[tuple[str, Accepted | Refused | Unknown], ...] = (
         ("accepted", Accepted("reference-1", "accepted")),
@@ -113,7 +113,7 @@ class OutboxBystanders:
     )
 
     def __init__(self, harness: Harness, *, finished: bool = True) -> None:
-        """`finished`: also those that a purge may erase."""
+        """`finished`: include notifications that a purge may erase."""
         self.harness = replace(harness, namespace=f"{harness.namespace} bystander")
         self._answers = self.ANSWERS if finished else self.ANSWERS[1:]
 
@@ -131,7 +131,7 @@ class OutboxBystanders:
         self._before = self.read(caller)
 
     def check(self, caller: Caller) -> None:
-        assert self.read(caller) == self._before, "a law of other notifications changed a bystander"
+        assert self.read(caller) == self._before, "a law changed the notifications of another tenant"
 
     def read(self, caller: Caller) -> list[Any]:
         outbox: Any = _as(OutboxCaller, caller).outbox

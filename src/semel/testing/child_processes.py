@@ -1,9 +1,9 @@
-"""Child processes that end with the process that started them, however it ends.
+"""Child processes that end with the process that started them, even if it is killed.
 
-Linux sends them a signal when their starter is gone. Servers are also recorded in a folder of the user's, and the next
-start of a server ends the recorded ones whose starter is gone: for systems without such a signal, and for a starter
-that was killed before its child had asked for it. A process counts as the recorded one only if its id and the time of
-its start are the same.
+On Linux they receive a signal when their parent ends. Servers are also recorded in a folder of the user. The next start
+of a server kills the recorded servers whose parent is gone. This covers systems without such a signal, and a parent
+that was killed before its child requested the signal. A process is the recorded one only if its id and its start time
+match.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-# Runs in the child, before the server's own program. Asks for the signal after the change of user, which would revoke
-# it, and before the exec, which keeps it.
+# Runs in the child before the program of the server. It requests the signal after the change of user, which would reset
+# the request, and before the exec, which keeps it.
 _LAUNCHER = """
 import os, sys
 starter, user, preload = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -47,18 +47,18 @@ os.execvp(sys.argv[4], sys.argv[4:])
 def start_child(command: Sequence[str], *, user: int | None = None, **options: Any) -> subprocess.Popen[Any]:
     """Start a process that ends with this one. `options` as for Popen; `user`: run it as this user and group."""
     env = dict(options.pop("env", None) or os.environ)
-    preload = env.pop("LD_PRELOAD", "")  # not for the launcher: what it made as this user, another could not open
+    preload = env.pop("LD_PRELOAD", "")  # not for the launcher: another user could not open the files that it creates
     arguments = [str(os.getpid()), str(-1 if user is None else user), preload]
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *arguments]
     start = functools.partial(subprocess.Popen[Any], [*launcher, *command], env=env, **options)
     if threading.current_thread() is threading.main_thread():
         return start()
-    # The signal comes when the starting thread ends, so a thread that stays starts it.
+    # The signal is sent when the starting thread ends, so a permanent thread starts the child.
     return _staying_thread(os.getpid()).submit(start).result()
 
 
 def record_child(pid: int) -> None:
-    """Write down that this process has started that one."""
+    """Record that this process started a child."""
     record = {"child": [pid, started_at(pid)], "starter": [os.getpid(), started_at(os.getpid())]}
     half = _folder() / f"{pid}.half"
     half.write_text(json.dumps(record))
@@ -114,7 +114,7 @@ def _kill(pid: int) -> None:
 
 
 def _folder() -> Path:
-    """Only its owner may write there: a record names a process to be killed."""
+    """The folder of records. Only its owner may write to it, because a record names a process to kill."""
     folder = Path(gettempdir()) / f"semel-test-children-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     details = folder.stat()
@@ -125,5 +125,5 @@ def _folder() -> Path:
 
 @functools.cache
 def _staying_thread(pid: int) -> ThreadPoolExecutor:
-    """One thread for the rest of this process. `pid`: a fork of it has none of its threads."""
+    """A thread that lasts as long as this process. `pid` is part of the cache key, because a fork has no threads."""
     return ThreadPoolExecutor(1, thread_name_prefix=f"starts-children-of-{pid}")

@@ -1,9 +1,9 @@
-"""Faults on purpose: observers that kill or stop their own process at a boundary of the flow.
+"""Crash injection: observers that kill or stop their own process at a boundary of the flow.
 
     app = Semel("sqlite:///x.db", observe=crash_at("before_settle", marker=Path("landed")))
 
-The marker file is written, and is on disk, before the signal: a test that does not find it, or finds another text
-in it, has proven nothing and must fail.
+The marker file is synced to disk before the signal. A test that does not find it, or finds another text in it, proves
+nothing and must fail.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 
 
 def crash_at(boundary: str, hit: int = 1, *, marker: Path) -> Callable[[str], None]:
-    """Die by SIGKILL when `boundary` is announced for the `hit`-th time: no finally, no atexit, no flush."""
+    """Kill the process by SIGKILL at the `hit`-th announcement of `boundary`: no finally, no atexit, no flush."""
     return _signal_at(boundary, hit, marker, signal.SIGKILL)
 
 
 def stop_at(boundary: str, hit: int = 1, *, marker: Path) -> Callable[[str], None]:
-    """Stop by SIGSTOP there, all threads at once, as a virtual machine that is paused. SIGCONT lets it go on."""
+    """Stop all threads by SIGSTOP at a boundary, as if the virtual machine were paused. SIGCONT resumes them."""
     return _signal_at(boundary, hit, marker, signal.SIGSTOP)
 
 
 def landing(boundary: str, hit: int = 1) -> str:
-    """The text of the marker file when the fault has landed."""
+    """The text of the marker file after the fault has landed."""
     return f"{boundary} {hit}"
 
 
@@ -45,7 +45,7 @@ def _signal_at(boundary: str, hit: int, marker: Path, number: signal.Signals) ->
             if seen != hit:
                 return
             _write_through(marker, landing(boundary, hit))
-            # To this thread, not to the process: then it is delivered before the call returns.
+            # Sent to this thread, not to the process, so that it is delivered before the call returns.
             signal.pthread_kill(threading.get_ident(), number)
 
     return observe

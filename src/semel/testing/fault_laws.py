@@ -1,6 +1,6 @@
-"""The contract of a store that is reached over a network: what its ledger promises holds through every fault.
+"""The contract of a networked store: the promises of its ledger hold through every fault.
 
-A ledger binds it in a few lines; `tests/faults` has the handlers and the worker process that all bindings share:
+A ledger binds the suite in a few lines. `tests/faults` has the handlers and the worker process that all bindings share:
 
     class TestMyStore(StoreFaultLaws):
         @pytest.fixture
@@ -8,9 +8,9 @@ A ledger binds it in a few lines; `tests/faults` has the handlers and the worker
             with FaultProxy("127.0.0.1", server.port) as proxy:
                 yield FaultHarness(home=tmp_path, proxy=proxy, …)
 
-Every law runs all effects of the store in one load, and checks all their promises when the load has drained: nothing
-lost and nothing doubled for `transaction` and `keyed`, the last token wins for `fenced`, at least once for `retry`, at
-most once and listed for `park`. A law whose fault did not land fails.
+Every law runs all effects of the store in one load and checks their promises when the load has drained: nothing lost
+and nothing doubled for `transaction` and `keyed`, the last token wins for `fenced`, at least once for `retry`, at most
+once and listed for `park`. A law whose fault did not land fails.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ WORKER_KILLS = 4
 KILLS_S = 60.0  # a kill counts when a worker takes over a started run; a slow store needs many kills
 CUT_S = 0.3
 LONG_S = 60.0
-LONG_FAULT_S = 5.0  # at most; some end before a ledger notices, some are longer than leases and timeouts
-LATE_S = 2.0  # longer than a lease, so that what was held arrives when others may have taken over
-MESSAGES_MAX = 24  # of one event's way through the store; more would be a flood of round trips
+LONG_FAULT_S = 5.0  # the maximum; some faults end unnoticed, some last longer than leases and timeouts
+LATE_S = 2.0  # longer than a lease, so that held requests arrive after a possible takeover
+MESSAGES_MAX = 24  # between a worker and the store for one event; more would be too many round trips
 HELD = Fault(replies="hold")
 SLOW_LINKS = (  # each way: a round trip takes twice as long
     Fault(latency_ms=50, slice_bytes=64),
@@ -89,13 +89,13 @@ class StoreKillLaws(FaultBinding):
             for number in range(STORE_KILLS):
                 storm.goes_on()
                 self._kill(harness, harness.server, amid_an_answer=number % 2 == 1)
-                if number == STORE_KILLS - 1:  # the others are short: the ledger may ride over them
+                if number == STORE_KILLS - 1:  # the other outages are short, and the ledger may survive them by retries
                     storm.is_undecided()
                 harness.server.start()
             storm.goes_on()
 
     def _kill(self, harness: FaultHarness, server: Killable, *, amid_an_answer: bool) -> None:
-        """Returns when a worker has missed it. An answer that is under way is held back, and never arrives."""
+        """Returns when a worker has noticed the outage. Replies in transit are held back and never arrive."""
         proxy = harness.proxy
         missed = proxy.seen.unreachable
         if amid_an_answer:
@@ -128,7 +128,7 @@ class WorkerKillLaws(FaultBinding):
 
 
 class NetworkLaws(FaultBinding):
-    """The network is bad, and gets better."""
+    """The network fails and recovers."""
 
     @pytest.mark.long
     def test_a_cut_network_that_comes_back_loses_nothing(self, harness: FaultHarness) -> None:
@@ -137,7 +137,7 @@ class NetworkLaws(FaultBinding):
                 storm.goes_on()
                 with harness.proxy.fault(Fault(refuse=True)):
                     wait_until(lambda: harness.proxy.reset() > 0, "a connection that is cut")
-                    if long:  # the ledger cannot ride over it
+                    if long:  # longer than the retries of the ledger
                         storm.is_undecided()
                     else:
                         time.sleep(CUT_S)
@@ -156,7 +156,7 @@ class NetworkLaws(FaultBinding):
 
     @pytest.mark.long
     def test_black_holes_half_open_connections_and_partitions_lose_nothing(self, harness: FaultHarness) -> None:
-        """Three faults: no traffic at all; the store acts but its answers are lost; held requests arrive too late."""
+        """Three faults: no traffic; lost replies to executed requests; held requests that arrive too late."""
         proxy = harness.proxy
         with FaultStorm(harness) as storm:
             for fault in (BLACK_HOLE, DEAF, PARTITION):
@@ -172,7 +172,7 @@ class NetworkLaws(FaultBinding):
         wait_until(lambda: proxy.seen.swallowed + proxy.seen.held > silenced, "a message that gets no answer")
 
     def test_a_store_that_does_not_answer_is_unavailable_in_time(self, harness: FaultHarness) -> None:
-        """A caller is not left hanging, on an old connection or a new one, and the next call after it is answered."""
+        """A call ends in time on an old and on a new connection, and the next call succeeds."""
         keys = Harness(open=lambda: harness.hasty().ledger)
 
         async def ask() -> None:
@@ -209,13 +209,13 @@ class NetworkLaws(FaultBinding):
 
 
 class LostMessageSweep(FaultBinding):
-    """Each message between a worker and the store is lost once: the first, the second, … until an event needs no more.
+    """Loses each message between a worker and the store once: the first, the second, … until the event is processed.
 
-    A lost request never reached the store. A lost reply was sent by a store that has acted: what it granted or settled
-    is there, and nobody knows. Claims, settles and commits are all among them, whatever the protocol."""
+    A lost request never reaches the store. A lost reply hides a grant or a settle that the store has executed. The
+    messages include claims, settles and commits of every protocol."""
 
     def _sweep(self, harness: FaultHarness, what: Way, then: Then) -> None:
-        storm = FaultStorm(harness)  # for its checks: nothing else is running
+        storm = FaultStorm(harness)  # only for its checks; no worker runs
         asyncio.run(self._lose_each(harness, storm, what, then))
         storm.check()
 
@@ -227,7 +227,7 @@ class LostMessageSweep(FaultBinding):
                 for nth in range(1, MESSAGES_MAX):
                     event = f"{effect}-{what}-{nth:02}"
                     storm.events += [f"{effect}-warm-{nth:02}", event]
-                    await _process(app, storm.events[-2])  # connections are open, statements prepared
+                    await _process(app, storm.events[-2])  # opens connections and prepares statements
                     harness.proxy.lose(what, nth, then)
                     await _process(app, event)
                     if harness.proxy.disarm():
@@ -241,7 +241,7 @@ class LostMessageSweep(FaultBinding):
 
 
 class LostMessageLaws(LostMessageSweep):
-    """The connection is reset with it."""
+    """The connection is reset together with the loss."""
 
     @pytest.mark.parametrize("what", ["request", "reply"])
     def test_no_single_lost_message_loses_or_doubles_an_effect(self, harness: FaultHarness, what: Way) -> None:
@@ -249,10 +249,10 @@ class LostMessageLaws(LostMessageSweep):
 
 
 class SilenceLaws(LostMessageSweep):
-    """The same, where a lost reply leaves the connection open and silent."""
+    """A lost reply leaves the connection open and silent."""
 
     def test_a_reply_that_leaves_only_silence_loses_and_doubles_nothing(self, harness: FaultHarness) -> None:
-        """A silence lasts as long as the ledger waits for an answer: one effect, the one that the store does best."""
+        """Tests only the strongest effect of the store, because each silence lasts until the timeout of the ledger."""
         harness.effects = harness.effects[:1]
         self._sweep(harness, "reply", "silence")
 
@@ -262,7 +262,7 @@ class SilenceLaws(LostMessageSweep):
 
 
 class LongStormLaws(FaultBinding):
-    """Everything, again and again."""
+    """All faults in random order."""
 
     @pytest.mark.long
     def test_a_long_storm_of_every_fault_loses_and_doubles_nothing(self, harness: FaultHarness) -> None:
@@ -295,7 +295,7 @@ class LongStormLaws(FaultBinding):
 
 
 async def _process(app: FaultApp, event: str) -> Outcome:
-    """One event to its end: what is not acknowledged is delivered again."""
+    """Process one event to its end. Deliver it again until it is acknowledged."""
     ends = time.monotonic() + SOON_S
     while True:
         try:
@@ -304,12 +304,12 @@ async def _process(app: FaultApp, event: str) -> Outcome:
             outcome = Outcome("busy", reason=str(error), after=POLL_S)
         if outcome.final:
             return outcome
-        assert time.monotonic() < ends, f"{event} does not come to an end: {outcome}"
+        assert time.monotonic() < ends, f"{event} is not finished: {outcome}"
         await asyncio.sleep(min(outcome.after or POLL_S, 0.2))
 
 
 async def _at_last(ask: Any, *arguments: Any) -> Any:
-    """The network works again: each broken connection may fail once more, then calls succeed."""
+    """Wait until calls succeed again. Each broken connection may fail once more."""
     ends = time.monotonic() + SOON_S
     while True:
         try:
@@ -320,4 +320,4 @@ async def _at_last(ask: Any, *arguments: Any) -> Any:
 
 
 class StoreFaultLaws(StoreKillLaws, WorkerKillLaws, NetworkLaws, LostMessageLaws, SilenceLaws, LongStormLaws):
-    """All laws that every store over a network keeps."""
+    """All laws of a networked store."""

@@ -1,7 +1,7 @@
-"""A source for tests and demos that survives the death of its reader: a folder with one JSON document in each file.
+"""A source for tests and demos: a folder with one JSON document per file.
 
-A file is there until it is acknowledged, so whatever kills a reader, the next one gets everything that was not. Readers
-know nothing of each other: two over one folder get the same messages, as at-least-once sources deliver them.
+A file stays until it is acknowledged, so the next reader receives everything that a killed reader did not acknowledge.
+Readers do not coordinate: two readers of one folder receive the same messages, as with any at-least-once source.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 from semel.ports import Delivery
 
-AT_MOST = 100  # deliveries in one receive, where the caller would take more
-PATIENCE_S = 60.0  # how long `receive` waits for what is hidden; the longest backoff of a test is far below
-LOOK_AGAIN_S = 0.02  # another reader may have emptied the folder meanwhile
+AT_MOST = 100  # the limit of deliveries per receive
+PATIENCE_S = 60.0  # how long `receive` waits for hidden messages; longer than the backoffs of tests
+LOOK_AGAIN_S = 0.02  # another reader may empty the folder meanwhile
 REJECTED = "rejected"
 
 
@@ -44,11 +44,10 @@ class FolderDelivery(Delivery):
 
 
 class FolderSource:
-    """Delivers `*.json` in the order of their names, and ends when none is left.
+    """Delivers `*.json` in the order of their names, and ends when no file is left.
 
-    A message returned with a delay is hidden from this reader until it is due. When only hidden files are left,
-    `receive`
-    waits for them, `patience_s` at most; then the source has ended, and they stay in the folder.
+    A message that is returned with a delay is hidden from this reader until it is due. If only hidden files are left,
+    `receive` waits for them, at most `patience_s`. Then the source ends, and the files stay in the folder.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class FolderSource:
         self.tenant = tenant
         self._at_most = at_most
         self._patience_s = patience_s
-        self._hidden: dict[str, float] = {}  # name → monotonic time when it may be seen again; inf while in hand
+        self._hidden: dict[str, float] = {}  # name → monotonic time when it is visible again; inf while in flight
         self.path.mkdir(parents=True, exist_ok=True)
 
     async def receive(self, limit: int) -> list[Delivery]:
@@ -72,14 +71,14 @@ class FolderSource:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def put(self, name: str, document: bytes | Mapping[str, Any]) -> None:
-        """Add a message. It is there whole or not at all; the file is called `name`.json."""
+        """Add a message atomically, as the file `name`.json."""
         if not name or name.startswith(".") or Path(name).name != name:
             raise ValueError(f"{name!r} cannot be the name of a file")
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         _write_whole(self.path / f"{name}.json", body)
 
     def left(self) -> list[str]:
-        """The names of what is not yet acknowledged, hidden or not, without their `.json`."""
+        """The names of all unacknowledged messages, hidden or not, without `.json`."""
         return [name.removesuffix(".json") for name in self._names()]
 
     def rejected(self) -> dict[str, str]:
@@ -115,7 +114,7 @@ class FolderSource:
         self._hidden[name] = time.monotonic() + after_s
 
     def _reject(self, name: str, reason: str) -> None:
-        """The reason goes first: a crash between the two leaves the message where it was."""
+        """Write the reason first: a crash between the two writes leaves the message in place."""
         aside = self.path / REJECTED
         aside.mkdir(exist_ok=True)
         _write_whole((aside / name).with_suffix(".reason"), reason.encode())

@@ -1,5 +1,5 @@
-"""The harness of a ledger under test: it opens the store and lets time pass. Callers run the ledger, its inbox or its
-outbox on an event loop of their own."""
+"""The harness of a ledger under test, which opens the store and advances time, and synchronous callers of a ledger, its
+inbox and its outbox."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from semel.values.outcome import Done, Ending, Reject
 
 T = TypeVar("T")
 
-START_MS = 1_750_000_000_000  # some time in June 2025
-SLEEP_MORE_MS = 5  # a store's clock may count in whole milliseconds, and begin to count late
+START_MS = 1_750_000_000_000  # in June 2025
+SLEEP_MORE_MS = 5  # a store's clock may count whole milliseconds and start late
 
 
 class FakeClock:
@@ -51,29 +51,29 @@ class FakeClock:
 
 @dataclass
 class Harness:
-    """One store, empty or not, and the ways to it. The keys of a harness are its own."""
+    """Access to one store, which may hold other data. Each harness uses its own keys."""
 
     open: Callable[[], Ledger]
-    """Another ledger object on the store (or the same one, where the object is the store)."""
+    """Opens another ledger object on the store, or returns the same one if the object is the store."""
 
     clock: FakeClock | None = None
-    """The clock of every opened ledger. None: the store has its own, and the laws wait for it."""
+    """The clock of every opened ledger. None: the store has its own clock, and the laws wait in real time."""
 
     remote: Callable[[], Ledger] | None = None
-    """Opens the store in another process, on the store's own clock; picklable. None: the store does not leave its
-    process, and only the races between processes have nothing to race for."""
+    """Opens the store in another process, with the store's own clock. Must be picklable. None: processes cannot share
+    the store, and the races between processes are skipped."""
 
     unit_ms: int = 1000
-    """The laws' times are multiples of this, and at least 10. With a clock that cannot be moved take about 50."""
+    """All times in the laws are multiples of this value. At least 10; about 50 with a clock that cannot be moved."""
 
     batches: Sequence[int] = (1, 7, 100, 501, 1203)
-    """Sizes of batches: around and beyond what the store takes in one statement, up to what its slowness allows."""
+    """Batch sizes to test, some of them above the limit of one statement. A slow store needs smaller ones."""
 
     rounds: int = 12
-    """How often racers meet. A store that needs many milliseconds for a claim shows a mistake in fewer."""
+    """The rounds of a race. A store whose claims take many milliseconds needs fewer."""
 
     dispose: Callable[[], None] = lambda: None
-    """Called when the store is needed no more."""
+    """Called when the store is no longer needed."""
 
     namespace: str = field(default_factory=lambda: uuid4().hex)
 
@@ -86,14 +86,14 @@ class Harness:
         return 30 * self.unit_ms
 
     def advance(self, ms: int) -> None:
-        """Let this much time pass."""
+        """Move the fake clock, or sleep."""
         if self.clock is not None:
             self.clock.now_ms += ms
         else:
             time.sleep((ms + SLEEP_MORE_MS) / 1000)
 
     def is_near(self, ms: int, expected_ms: int) -> bool:
-        """Exact on a clock that stands still; else the time that the calls took is allowed for."""
+        """Compare two times: exactly with a fake clock, otherwise with slack for the duration of the calls."""
         slack_ms = 0 if self.clock is not None else 4 * self.unit_ms
         return abs(ms - expected_ms) <= slack_ms
 
@@ -136,20 +136,20 @@ class Harness:
 
 @dataclass(kw_only=True)
 class TransactionHarness(Harness):
-    """For a TransactionalLedger: how a handler writes by its handle, and what of it can be seen from outside."""
+    """The harness of a TransactionalLedger: writes through a handle, and reads of the committed writes."""
 
     write: Callable[[Any, str], Awaitable[None]]
-    """Write a text by the handle, as a handler would."""
+    """Writes a text through the handle, as a handler does."""
 
     written: Callable[[], list[str]]
-    """The committed texts, read by a connection of its own."""
+    """Reads the committed texts through a separate connection."""
 
     meddle: Mapping[str, Callable[[Any], Awaitable[None]]]
-    """By name, what a handler can do by its handle to end or break the transaction itself: COMMIT, ROLLBACK, …"""
+    """Statements by name with which a handler ends or breaks the transaction: COMMIT, ROLLBACK, …"""
 
 
 class Caller:
-    """One ledger object, on an event loop of its own. Laws read better without `await`."""
+    """Calls one ledger object on its own event loop, so that laws need no `await`."""
 
     def __init__(self, open_ledger: Callable[[], Ledger]) -> None:
         self._runner = asyncio.Runner()
@@ -178,7 +178,7 @@ class Caller:
         return verdict
 
     def grant(self, claim: Claim) -> Granted:
-        """Claim, where nothing but a grant is right."""
+        """Claim and expect a grant."""
         verdict = self.claim(claim)
         assert isinstance(verdict, Granted)
         assert verdict.lease.claim == claim
@@ -212,14 +212,14 @@ class Caller:
         return self.run(self.ledger.purge(limit))
 
     def entries(self, claim: Claim, state: str | None = None) -> list[Entry]:
-        """The catalog's lines of one claim's own key and aliases."""
+        """The catalog entries of the key and the aliases of a claim."""
         wanted = {claim.digest.hex(), *[alias.digest.hex() for alias in claim.aliases]}
         listed = self.run(cast(Catalog, self.ledger).entries(EntryQuery(state, 100_000)))
         return [entry for entry in listed if entry.key in wanted]
 
 
 async def _called(open_ledger: Callable[[], Ledger]) -> Ledger:
-    return open_ledger()  # on the loop: a driver may need one
+    return open_ledger()  # on the loop, because a driver may need one
 
 
 def altered(value: T, **fields: Any) -> T:
@@ -229,11 +229,11 @@ def altered(value: T, **fields: Any) -> T:
 
 
 class HarnessStore(Ledger, Catalog, Inbox, DeadLetters, Protocol):
-    """A ledger with everything that the inbox laws ask for."""
+    """A ledger with every port that the inbox laws need."""
 
 
 def lane(harness: Harness, name: str = "lane") -> str:
-    """Stores may be shared: each harness has lanes of its own."""
+    """A handler name of this harness. Tests may share a store."""
     return f"{harness.namespace} {name}"
 
 
@@ -246,7 +246,7 @@ def arrival(
     decode_options: DecodeOptions = PLAIN,
     trace: str = "",
 ) -> Arrival:
-    """A text is short for the claim on that key."""
+    """Build an arrival. A text is short for the claim on that key."""
     asked = tuple(harness.claim(c, fingerprint=fingerprint) if isinstance(c, str) else c for c in claims)
     return Arrival(asked, lane(harness, to), event, harness.namespace, decode_options, trace)
 
@@ -258,7 +258,7 @@ def of_handler(harness: Harness, name: str, text: str, fingerprint: str | None =
 
 
 class InboxCaller(Caller):
-    """Laws read better without `await`."""
+    """Calls a ledger and its inbox without `await`."""
 
     def __enter__(self) -> InboxCaller:
         return self
@@ -275,19 +275,19 @@ class InboxCaller(Caller):
         return answers
 
     def accept(self, arrival: Arrival) -> str:
-        """The status, and the reason where there is one."""
+        """Returns the status, followed by the reason if there is one."""
         (answer,) = self.accept_all([arrival])
         return f"{answer.status}: {answer.reason}" if answer.reason else answer.status
 
     def put(self, arrival: Arrival) -> None:
-        """Accept, where nothing else is right."""
+        """Accept an arrival and expect success."""
         assert self.accept(arrival) == "accepted"
 
     def take_all(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
         return self.run(self.store.take(wanted, lease_ms))
 
     def take(self, harness: Harness, to: str = "lane", count: int = 10_000, lease_ms: int | None = None) -> list[Taken]:
-        """From one lane of this harness."""
+        """Take items of one handler of this harness."""
         taken = self.take_all({lane(harness, to): count}, harness.lease_ms if lease_ms is None else lease_ms)
         assert all(one.lane == lane(harness, to) for one in taken)
         return taken
@@ -319,7 +319,7 @@ class InboxCaller(Caller):
         event: bytes | None = b"{}",
         decode_options: DecodeOptions = PLAIN,
     ) -> Granted:
-        """Claim and settle, with a dead letter if an event is given."""
+        """Claim and settle. Stores a dead letter if `event` is set."""
         granted = self.grant(claim)
         dead_letter = None if event is None else DeadLetter(event, granted.attempt, decode_options)
         settlement = Settlement(granted.lease, Reject("no") if outcome is None else outcome, dead_letter)
@@ -327,7 +327,7 @@ class InboxCaller(Caller):
         return granted
 
     def depth(self, harness: Harness, to: str = "lane") -> tuple[int, int]:
-        """How many wait and how many are taken."""
+        """Returns the numbers of waiting and of taken items."""
         (depth,) = self.depths(harness, to) or [Depth(lane(harness, to), 0, 0, 0)]
         return depth.waiting, depth.taken
 
@@ -344,7 +344,7 @@ class InboxCaller(Caller):
         return self.run(self.store.history(claim.digest.hex()))
 
     def states_of(self, claim: Claim) -> list[tuple[str, int]]:
-        """The history of a key: its states, with their generations."""
+        """The history of a key as pairs of state and generation."""
         return [(entry.state, entry.generation) for entry in self.history(claim)]
 
 
@@ -352,14 +352,14 @@ ROOM = 1_000
 
 
 class WithOutbox(Protocol):
-    """A ledger whose store holds an outbox too."""
+    """A ledger with an outbox."""
 
     @property
     def outbox(self) -> Outbox: ...
 
 
 def provider(harness: Harness, name: str = "one") -> str:
-    """Stores may be shared: each harness has providers of its own."""
+    """A provider name of this harness. Tests may share a store."""
     return f"{name} {harness.namespace}"
 
 
@@ -382,7 +382,7 @@ def notification(harness: Harness, key: str = "order-1", **fields: Any) -> Notif
 
 
 class OutboxCaller(Caller):
-    """Laws read better without `await`."""
+    """Calls a ledger and its outbox without `await`."""
 
     def __enter__(self) -> OutboxCaller:
         return self
@@ -414,7 +414,7 @@ class OutboxCaller(Caller):
         return held
 
     def send(self, harness: Harness, dispatch: Dispatch, answer: Answer, **terms: Any) -> bool:
-        """Cross, and be answered."""
+        """Cross, then record the provider's answer."""
         (verdict,) = self.cross(dispatch)
         assert type(verdict).__name__ == "Crossed", verdict
         return self.answer(harness, dispatch, answer, **terms)
@@ -432,7 +432,7 @@ def crossing(dispatch: Dispatch, request: bytes | None = b"request") -> Crossing
 
 
 def answered(harness: Harness, dispatch: Dispatch, answer: Answer, **terms: Any) -> Record:
-    """As the relay records it."""
+    """The record that a relay writes for an answer."""
     crossed = states.crossed(dispatch.delivery_state, dispatch.taken_ms)
     after = states.answered(crossed, answer, contract(harness, **terms), dispatch.taken_ms, lambda: 0.0)
     match answer:
@@ -445,7 +445,7 @@ def answered(harness: Harness, dispatch: Dispatch, answer: Answer, **terms: Any)
 
 
 def released(dispatch: Dispatch, **delivery_state: Any) -> Record:
-    """Given back, as it was or with something changed."""
+    """The record that releases a dispatch, with an optional change of its delivery state."""
     return Record(dispatch, altered(dispatch.delivery_state, **delivery_state), "released")
 
 

@@ -2,9 +2,9 @@
 
     TestMyInbox = inbox_machine(my_harness).TestCase
 
-The harness needs a clock that can be moved. Two workers share the store. Inbox items are processed as a
-worker does, which may vanish at any step. Claims are also made and settled beside the inbox, as inline deliveries do.
-So the histories reach every combination of inbox items and records.
+The harness needs a clock that can be moved. Two workers share the store. They process inbox items as a worker does and
+may vanish at any step. They also claim and settle outside the inbox, as inline deliveries do. The histories therefore
+reach every combination of inbox items and records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SWEEP_LIMIT = 10_000
 
 @dataclass(frozen=True)
 class ArrivalDraft:
-    """A claim, before its harness is known."""
+    """A claim without its harness."""
 
     key: str
     fingerprint: str | None
@@ -56,7 +56,7 @@ ASKED = st.builds(
     aliases=st.sampled_from([(), (), (), ("x",)]),
     position=st.sampled_from([None, None, None, None, 1, 2]),
 )
-# The claims of one arrival. They are of different handlers, so they have no key in common.
+# The claims of one arrival. They belong to different handlers, so they share no key.
 TOGETHER = st.lists(ASKED, min_size=1, max_size=2, unique_by=(lambda asked: asked.key, lambda asked: asked.aliases))
 ENDINGS: st.SearchStrategy[Ending] = st.sampled_from([Done(b"1"), Reject("no"), Uncertain("?"), Retry(5), Release()])
 LEAVINGS: st.SearchStrategy[Callable[[Taken], InboxEnding]] = st.sampled_from(
@@ -89,7 +89,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
             self.model = InboxModel(self.ledger)
             self.newest_token = 0
             self.numbers = count()
-            self.lanes = (lane(self.harness), "on_event")  # replays go to the lane of their handler
+            self.lanes = (lane(self.harness), "on_event")  # replays are queued for their own handler
 
         def teardown(self) -> None:
             for worker in self.workers:
@@ -168,7 +168,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
 
         @rule(target=leases, who=WHO, asked=ASKED, ending=st.one_of(st.none(), ENDINGS))
         def act(self, who: int, asked: ArrivalDraft, ending: Ending | None) -> MultipleResults[Lease]:
-            """An inline delivery. Without an ending it is slow."""
+            """An inline delivery. Without an ending, its handler is still running."""
             lease = self._claim(who, asked.by(self.harness))
             if lease is not None and ending is not None:
                 self.settle(who, lease, ending)
@@ -201,7 +201,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
 
         @rule(who=WHO, pick=st.integers(0, 5), replays=st.booleans(), force=st.booleans())
         def decide(self, who: int, pick: int, replays: bool, force: bool) -> None:
-            """Mostly about what is dead, sometimes about something else."""
+            """Decide about a dead letter, sometimes about another key."""
             worker = self.workers[who]
             dead = {record.key: record for record in self.model.dead()}
             known = [*dead, *[self.harness.claim(key).digest for key in KEYS]]
@@ -233,7 +233,9 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
             counts = worker.run(worker.store.counts())
             dead = [type(record.ending) for record in self.model.dead()]
             assert counts["accepted"] <= len(self.model.dead_letters)
-            if counts["leased"] + counts["waiting"] == 0:  # what is begun is counted as that
+            if (
+                counts["leased"] + counts["waiting"] == 0
+            ):  # an item whose handler has started is counted by the state of its key
                 assert counts["accepted"] == len(self.model.dead_letters)
             assert (counts["dead"], counts["uncertain"]) == (dead.count(Reject), dead.count(Uncertain))
             listed = [entry for state in UNDECIDED for entry in worker.run(worker.store.entries(EntryQuery(state)))]

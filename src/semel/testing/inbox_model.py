@@ -1,7 +1,7 @@
 """A model of an inbox and its dead letters: the semantics of `semel.ports` without a store, batches or speed.
 
-It extends `semel.testing.model.Model`, which models the claims. Both are written from the
-docstrings. Bytes identify an event: every arrival of a test has its own.
+It extends `semel.testing.model.Model`, which models the claims. Both are written from the docstrings. The bytes of an
+event identify it: every arrival in a test has its own.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class ModelItem:
     token: int = 0
     lapses: int = 0
     in_hands: bool = False
-    comes_from: ModelRecord | None = None  # what was replayed: nothing is known of its place in the order
+    comes_from: ModelRecord | None = None  # the replayed record; its position in the order is unknown
 
 
 @dataclass(eq=False)
 class ModelRecord:
     """How a key ended: by its handler, or given up by the inbox."""
 
-    id: int  # the store's: of two that ended at one time it tells which is the later one
+    id: int  # from the store; orders two records with the same time
     key: bytes
     claims: tuple[Claim, ...]
     ending: Final
@@ -48,18 +48,18 @@ class ModelRecord:
 
 
 class InboxModel:
-    """Answers what an inbox must answer."""
+    """The expected answers of an inbox."""
 
     def __init__(self, ledger: Model) -> None:
         self.ledger = ledger
         self.dead_letters: list[ModelItem] = []
         self.records: list[ModelRecord] = []
-        self.answering: dict[bytes, ModelRecord] = {}  # for each key the last record of it
+        self.answering: dict[bytes, ModelRecord] = {}  # the last record of each key
 
     # ------------------------------------------------------------------------------------------------------ accept
 
     def accept(self, arrival: Arrival, now: int) -> str:
-        """The status. Store an accepted event."""
+        """Returns the status, and stores the event if it is accepted."""
         statuses = [self._known_status(claim, now) for claim in arrival.claims]
         if "conflict" in statuses:
             return "conflict"
@@ -82,7 +82,7 @@ class InboxModel:
         return "known" if same else ""
 
     def _known(self, claim: Claim, now: int) -> list[tuple[ModelItem, Claim]]:
-        """The letters that one of this claim's keys is of, each with its own claim on that key."""
+        """The items that share a key with this claim, each with its own claim on that key."""
         given_up = [record.dead_letter for record in self.records if record.dead_letter and _answers(record, now)]
         return [
             (dead_letter, theirs)
@@ -122,15 +122,15 @@ class InboxModel:
         ]
         return held[0] if held else None
 
-    # ----------------------------------------------------------------------------------------------------- letters
+    # ------------------------------------------------------------------------------------------------ dead letters
 
     def settled(self, lease: Lease, ending: Final, event: bytes, now: int) -> None:
-        """The ledger was told, and said yes."""
+        """Record a settle that the ledger has confirmed."""
         claim = lease.claim
         life = self.ledger.lives[claim.digest]
         until = {alias.digest: now + alias.retention_ms for alias in claim.aliases}
         until[claim.digest] = now + claim.retention_ms
-        as_known = altered(claim, fingerprint=life.fingerprint)  # an earlier attempt may have told it
+        as_known = altered(claim, fingerprint=life.fingerprint)  # an earlier attempt may have set it
         record = ModelRecord(lease.token, claim.digest, (as_known,), ending, event, now, until, life=life)
         self.records.append(record)
         for key in keys(claim):
@@ -160,7 +160,7 @@ class InboxModel:
         return isinstance(record.ending, Done) and record.until[record.key] > now
 
     def _step_back(self, record: ModelRecord) -> None:
-        """It answers no more."""
+        """Mark a record as replayed, so that it no longer answers claims."""
         record.decided = "replayed"
         for name in keys(record.claims[0]):
             if self.answering.get(name) is record:
@@ -187,7 +187,7 @@ def keys(claim: Claim) -> tuple[bytes, ...]:
 
 
 def _answers(record: ModelRecord, now: int) -> bool:
-    """The inbox still knows it."""
+    """Whether the inbox still recognises the keys of this record."""
     return record.decided != "replayed" and record.until[record.key] > now
 
 
@@ -196,7 +196,8 @@ def _differ(one: bytes | None, other: bytes | None) -> bool:
 
 
 def _given_up(id: int, dead_letter: ModelItem, reason: str, now: int) -> ModelRecord:
-    """Its key is that of its claim; several claims have one of their own, which is none of theirs."""
+    """The record of an item that the inbox gave up. The key of one claim is its digest; several claims get a key of
+    their own."""
     key = b"".join(sorted(claim.digest for claim in dead_letter.claims))
     kept_ms = [claim.retention_ms for claim in dead_letter.claims]
     kept_ms += [alias.retention_ms for claim in dead_letter.claims for alias in claim.aliases]

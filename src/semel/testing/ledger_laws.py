@@ -1,6 +1,6 @@
 """The contract of a ledger: every sentence in the docstrings of `semel.ports`, as tests.
 
-A ledger binds it in a few lines, and nothing of it can be switched off:
+A ledger binds the suite in a few lines. No law can be switched off:
 
     class TestMyLedger(LedgerLaws):
         @pytest.fixture
@@ -8,8 +8,8 @@ A ledger binds it in a few lines, and nothing of it can be switched off:
             clock = FakeClock()
             return Harness(open=lambda: MyLedger("…", clock=clock), clock=clock, remote=partial(MyLedger, "…"))
 
-A store with its own clock leaves `clock` out and says `unit_ms=50`: the laws then wait. A TransactionalLedger binds
-`TransactionLaws` too, with a TransactionHarness.
+For a store with its own clock, omit `clock` and set `unit_ms=50`: the laws then wait in real time. A
+TransactionalLedger also binds `TransactionLaws`, with a TransactionHarness.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     TestMyLedger = ledger_machine(my_harness).TestCase
 
-The harness needs a clock that can be moved. Two workers share the store, and every verdict must be the model's:
-tokens are the ledger's own, but each must be higher than all that its keys had before.
+The harness needs a clock that can be moved. Two workers share the store. Every verdict must match the model, except for
+tokens: each must be higher than all earlier tokens of its keys.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from semel.testing.model import OPEN, Model
 from semel.values.claim import Claim, DeadLetter, Granted, Lease, Settlement, Verdict
 from semel.values.outcome import Done, Ending, Reject, Release, Retry, Uncertain
 
-SWEEP_LIMIT = 10_000  # a purge of everything that is over
+SWEEP_LIMIT = 10_000  # more than all expired records
 
 
 @dataclass(frozen=True)
 class ClaimDraft:
-    """A claim, before its harness is known."""
+    """A claim without its harness."""
 
     key: str
     fingerprint: str | None
@@ -132,7 +132,7 @@ def ledger_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStat
             self.model.purge(self.clock())
 
         @rule(who=st.integers(0, 1))
-        def look_at_the_letters(self, who: int) -> None:
+        def look_at_the_dead_letters(self, who: int) -> None:
             seen = []
             for asked in "abcd":
                 claim = self.harness.claim(asked)

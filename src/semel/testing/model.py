@@ -18,10 +18,10 @@ OPEN = "either answer is right"
 
 @dataclass
 class Life:
-    """One grant, and what became of it."""
+    """One grant and its outcome."""
 
     claim: Claim
-    token: int | None  # None: released, nobody's
+    token: int | None  # None: released, without a holder
     state: Literal["leased", "waiting", "settled"]
     until: int  # the end of lease or wait
     attempts: int
@@ -167,7 +167,7 @@ class Model:
         return lease.token, self.lives[lease.claim.digest]
 
     def _ended_before(self, lease: Lease, ending: Ending, now: int) -> bool | str:
-        """A lost reply may be followed by a second settle. Who remembers it longer than must be is free to say so."""
+        """A second settle may follow a lost reply. A ledger may recognise it longer than it has to."""
         life = self._alive(lease.claim.digest, now)
         if life is None or life.token != lease.token:
             return OPEN if self.ended.get(lease.token) == ending and not isinstance(ending, Retry) else False

@@ -1,6 +1,6 @@
 """The contract of an outbox, as tests.
 
-A store binds it in a few lines, and nothing of it can be switched off:
+A store binds the suite in a few lines. No law can be switched off:
 
     class TestMyOutbox(OutboxLaws):
         @pytest.fixture
@@ -37,7 +37,7 @@ class RealTimeOutboxLaws(
     InterplayLaws,
     BystanderLaws,
 ):
-    """All laws but those that move the clock: for an outbox whose clock is its store's."""
+    """All laws except those that move the clock, for an outbox that uses the clock of its store."""
 
 
 class OutboxLaws(RealTimeOutboxLaws, MovedClockLaws):

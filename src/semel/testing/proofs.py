@@ -22,7 +22,7 @@ Proofs: TypeAlias = tuple[Proof, ...]
 
 
 class Shown(NamedTuple):
-    """What is shown of each effect: for a store that forgets nothing then, or for one that does."""
+    """The tests of each effect. `forgets`: they run on a store that has lost writes."""
 
     by_effect: Mapping[str, Proofs]
     forgets: bool = False
@@ -39,7 +39,7 @@ def every(*proofs: Proof, forgets: bool = False) -> Shown:
 
 
 def each(path: str, **tests: str) -> Shown:
-    """A test for each effect, on a store that has forgotten."""
+    """A test for each effect, on a store that has lost writes."""
     return Shown({effect: (Proof(f"{path}{test}"),) for effect, test in tests.items()}, forgets=True)
 
 

@@ -1,14 +1,14 @@
 """The contract of a provider, as tests against the simulator.
 
-A provider binds it in a few lines, and nothing of it can be switched off:
+A provider binds the suite in a few lines. No law can be switched off:
 
     class TestMyProvider(ProviderLaws):
         @pytest.fixture
         def kit(self, simulator: SimulatorProcess) -> ProviderKit:
             return ProviderKit(simulator, "mine", open=…, say=…, secrets=[…], unfit=[…])
 
-Optional abilities have laws of their own: `TokenLaws` for a sign-in, `ReportLaws` for callbacks. The simulator needs
-a dialect of the provider: one file in `semel.testing.simulator`.
+Optional abilities have their own laws: `TokenLaws` for access tokens, `ReportLaws` for callbacks. The simulator needs a
+dialect for the provider: one module in `semel.testing.simulator`.
 """
 
 from __future__ import annotations

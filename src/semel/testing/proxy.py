@@ -1,14 +1,14 @@
-"""A bad network on purpose: a TCP proxy on loopback whose faults are switched while connections run through it.
+"""A TCP proxy on loopback that injects network faults into running connections.
 
     with FaultProxy("127.0.0.1", 5432) as proxy:
         app = Semel(proxy.url("postgresql://me@127.0.0.1:5432/db"))
         with proxy.fault(Fault(latency_ms=200, slice_bytes=7)):
             ...                             # a slow link
-        proxy.lose("reply")                 # the store acts on the next request, and nobody hears of it
-        assert proxy.seen.lost_replies      # a fault that did not land has proven nothing
+        proxy.lose("reply")                 # the store executes the next request, but its reply is lost
+        assert proxy.seen.lost_replies      # a fault that did not land proves nothing
 
-The proxy knows no protocol. What a client says until the server speaks is a request; what the server says until the
-client speaks again is its reply.
+The proxy parses no protocol. A request is everything that a client sends until the server sends data. A reply is
+everything that the server sends until the client sends data again.
 """
 
 from __future__ import annotations
@@ -31,41 +31,40 @@ Then: TypeAlias = Literal["reset", "silence"]
 
 CHUNK = 64 * 1024
 BACKLOG = 128
-CALL_S = 30.0  # no call to the proxy's own thread takes longer
-RST_ON_CLOSE = struct.pack("ii", 1, 0)  # linger for 0 s: close throws away what is unsent, and resets
+CALL_S = 30.0  # the limit for a call to the proxy's thread
+RST_ON_CLOSE = struct.pack("ii", 1, 0)  # linger for 0 s: close discards unsent data and sends a RST
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The behaviour of the network. What is held travels on when the fault is over, as after a partition; what is
-    swallowed
-    is gone, and that way of its connection stays dead, because TCP has no gaps."""
+    """The behaviour of the network. Held data is forwarded when the fault ends, as after a partition. Swallowed data is
+    lost, and that direction of its connection stays dead, because TCP has no gaps."""
 
-    latency_ms: int = 0  # before each chunk, both ways
-    slice_bytes: int = 0  # each chunk in pieces of this size; 0: as it comes
+    latency_ms: int = 0  # before each chunk, in both directions
+    slice_bytes: int = 0  # splits each chunk into pieces of this size; 0: no splitting
     requests: Passing = "pass"
     replies: Passing = "pass"
-    refuse: bool = False  # nobody listens
-    reset_new: bool = False  # somebody accepts, and hangs up rudely
+    refuse: bool = False  # connections are refused
+    reset_new: bool = False  # new connections are accepted and then reset
 
     def passing(self, way: Way) -> Passing:
         return self.requests if way == "request" else self.replies
 
 
 HEALTHY = Fault()
-BLACK_HOLE = Fault(requests="swallow", replies="swallow")  # connections open, and are silent for ever
-PARTITION = Fault(requests="hold", replies="hold")  # the same, until it ends
-DEAF = Fault(replies="swallow")  # half-open: the server hears and acts, its answers go nowhere
+BLACK_HOLE = Fault(requests="swallow", replies="swallow")  # connections open and stay silent
+PARTITION = Fault(requests="hold", replies="hold")  # the same, until the fault ends
+DEAF = Fault(replies="swallow")  # half-open: requests arrive, replies are lost
 
 
 @dataclass
 class Seen:
-    """Counters of the faults so far. Each number only grows."""
+    """Counters of the traffic and of the faults that landed."""
 
     connections: int = 0
-    unreachable: int = 0  # connections that the server did not take
-    resets: int = 0  # connections of clients that were reset on purpose
-    request_bytes: int = 0  # that reached the server
+    unreachable: int = 0  # connections that the server refused
+    resets: int = 0  # client connections that the proxy reset
+    request_bytes: int = 0  # forwarded to the server
     reply_bytes: int = 0
     pieces: int = 0  # written as slices
     delayed: int = 0  # chunks
@@ -77,33 +76,33 @@ class Seen:
 
 @dataclass
 class _Loss:
-    """One message that is not to arrive."""
+    """One message that the proxy drops."""
 
     what: Way
-    left: int  # messages until it is the one
+    left: int  # messages until the one to drop
     then: Then
 
 
 @dataclass(eq=False)
 class _Link:
-    """One client's connection, and the one to the server that belongs to it."""
+    """The connection of a client, and its connection to the server."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    turn: Way = "reply"  # who spoke last
-    dead: set[Way] = field(default_factory=set)  # ways on which something was swallowed
+    turn: Way = "reply"  # the direction of the last data
+    dead: set[Way] = field(default_factory=set)  # directions in which data was swallowed
 
     def towards(self, way: Way) -> asyncio.StreamWriter:
         return self.server if way == "request" else self.client
 
     def reset(self) -> None:
-        """Both ends get a RST, also for what is still on its way."""
+        """Send a RST to both ends and discard data in transit."""
         for end in (self.client, self.server):
             _reset(end)
 
 
 class FaultProxy:
-    """Stands before one server, on a port of its own that stays the same through all faults."""
+    """A proxy for one server. Its port stays the same through all faults."""
 
     def __init__(self, host: str, port: int) -> None:
         self.seen = Seen()
@@ -112,7 +111,7 @@ class FaultProxy:
         self._loss: _Loss | None = None
         self._reset_at: int | None = None  # bytes until a connection is reset
         self._links: set[_Link] = set()
-        # It never listens: it keeps the port while nobody may connect to it.
+        # This socket never listens. It reserves the port while connections are refused.
         self._place = _bound(0)
         self.port = int(self._place.getsockname()[1])
         self._loop = asyncio.new_event_loop()
@@ -134,7 +133,7 @@ class FaultProxy:
         self._place.close()
 
     def url(self, original: str) -> str:
-        """The same URL, by way of the proxy."""
+        """The URL with the address of the proxy."""
         parts = urlsplit(original)
         user, at, _ = parts.netloc.rpartition("@")
         return parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}").geturl()
@@ -142,16 +141,16 @@ class FaultProxy:
     # -------------------------------------------------------------------------------------------------- switching
 
     def set(self, fault: Fault) -> None:
-        """From now on, for connections that there are and for new ones."""
+        """Apply a fault to existing and new connections."""
         self._call(self._set(fault))
 
     def heal(self) -> None:
-        """A good network again. Lost bytes stay lost."""
+        """End the fault. Lost bytes stay lost."""
         self.set(HEALTHY)
 
     @contextmanager
     def fault(self, fault: Fault) -> Iterator[Seen]:
-        """For the length of a block. Gives what had been seen before."""
+        """Apply a fault during a block. Yields the counters from before the block."""
         before = Seen(**vars(self.seen))
         self.set(fault)
         try:
@@ -160,33 +159,34 @@ class FaultProxy:
             self.heal()
 
     def leads_to(self, host: str, port: int) -> None:
-        """New connections go to another server from now on, as after a failover. Old ones stay where they are."""
+        """Send new connections to another server, as after a failover. Existing connections stay."""
         self._do(lambda: setattr(self, "_server_at", (host, port)))
 
     def reset(self) -> int:
-        """Reset every connection now. Returns how many there were."""
+        """Reset every connection. Returns their number."""
         return self._call(self._reset_all())
 
     def reset_after(self, count: int) -> None:
-        """Reset the connection that carries the `count`-th byte from now, either way, in the middle of a message."""
+        """Reset a connection in the middle of a message: the one with the `count`-th byte from now, in either
+        direction."""
         assert count > 0
         self._do(lambda: setattr(self, "_reset_at", count))
 
     def lose(self, what: Way, nth: int = 1, then: Then = "reset") -> None:
-        """Lose one message: the `nth` request or reply from now, on whichever connection. A lost request does not reach
-        the server; a lost reply was sent by a server that has acted. Its connection is reset, or silent for ever."""
+        """Lose one message: the `nth` request or reply from now, on any connection. A lost request does not reach the
+        server. A lost reply belongs to a request that the server executed. The connection is reset or stays silent."""
         assert nth > 0
         self._do(lambda: setattr(self, "_loss", _Loss(what, nth, then)))
 
     def disarm(self) -> bool:
-        """Cancel the planned losses. True: it has not been lost yet."""
+        """Cancel the planned loss and reset. Returns True if one of them was still pending."""
         armed = self._loss is not None or self._reset_at is not None
         self._do(self._forget)
         return armed
 
     @property
     def open(self) -> int:
-        """Connections there are now."""
+        """The number of open connections."""
         return len(self._links)
 
     # ------------------------------------------------------------------------------------------------- its thread
@@ -215,7 +215,7 @@ class FaultProxy:
             self._loop.add_reader(self._listener, self._accept, self._listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept all waiting connections. Not asyncio's server: closed in the wrong moment, it leaves some hanging."""
+        """Accept all waiting connections. An asyncio server may leave some of them hanging when it is closed."""
         with suppress(BlockingIOError, ConnectionError):
             while True:
                 accepted, _ = listener.accept()
@@ -227,7 +227,7 @@ class FaultProxy:
     def _stop_listening(self) -> None:
         if self._listener is not None:
             self._loop.remove_reader(self._listener)
-            self._accept(self._listener)  # whoever was let in before is in
+            self._accept(self._listener)  # connections that completed before stay open
             self._listener.close()
             self._listener = None
 
@@ -283,11 +283,11 @@ class FaultProxy:
             _end(server)
 
     async def _pump(self, link: _Link, way: Way, reader: asyncio.StreamReader) -> None:
-        """One way of one connection, until either end closes it."""
+        """Forward one direction of a connection until either end closes it."""
         with suppress(ConnectionError):
             while data := await reader.read(CHUNK):
                 await self._carry(link, way, data)
-        await self._wait_while(lambda: self._fault.passing(way) != "pass")  # a goodbye does not get through either
+        await self._wait_while(lambda: self._fault.passing(way) != "pass")  # the end of the stream is held back too
         _end(link.towards(way))
 
     async def _carry(self, link: _Link, way: Way, data: bytes) -> None:
@@ -331,7 +331,7 @@ class FaultProxy:
             yield data[start : start + size]
 
     def _is_lost(self, link: _Link, way: Way) -> bool:
-        """Whether this is the message that must not arrive. Called once for each chunk."""
+        """Whether to drop this chunk, because it starts the message to lose. Called once for each chunk."""
         begins, link.turn = link.turn != way, way
         loss = self._loss
         if loss is None or loss.what != way or not begins:
@@ -356,7 +356,7 @@ class FaultProxy:
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket that may share its port with others of ours that do not listen."""
+    """A socket that can share its port with other sockets of the proxy that do not listen."""
     place = socket.socket()
     place.setblocking(False)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,6 @@
 """The contract of a publisher, which forwards events to a broker, as tests.
 
-A publisher binds it in a few lines, and nothing of it can be switched off:
+A publisher binds the suite in a few lines. No law can be switched off:
 
     class TestMyPublisher(PublisherLaws):
         @pytest.fixture
@@ -13,9 +13,9 @@ A publisher binds it in a few lines, and nothing of it can be switched off:
                 unfit=[ForwardedEvent(b"x" * 10_000_000)],
             )
 
-`silent` is a black hole before the broker (`FaultProxy` with `BLACK_HOLE`, whose `seen.swallowed` tells that it was
-noticed), or a broker that is stopped by SIGSTOP, or the mock cluster's own ways to delay an answer. A broker that keeps
-order within groups binds `OrderedPublisherLaws` too.
+`silent` makes the broker unresponsive: a `FaultProxy` with `BLACK_HOLE` (its `seen.swallowed` proves that the fault
+landed), a broker stopped by SIGSTOP, or a mock cluster that delays its answers. A broker that keeps order within groups
+also needs `OrderedPublisherLaws`.
 """
 
 from __future__ import annotations
@@ -30,4 +30,4 @@ class PublisherLaws(PublishLaws):
 
 
 class OrderedPublisherLaws(PublishOrderLaws):
-    """For a FIFO queue, or partitions."""
+    """Laws for a publisher to a FIFO queue or to partitions."""

@@ -1,16 +1,16 @@
-"""The contract of a source: what every transport keeps to, as tests.
+"""The contract of a source, as tests.
 
-A source binds it in a few lines, and nothing of it can be switched off:
+A source binds the suite in a few lines. No law can be switched off:
 
     class TestMySource(SourceLaws):
         @pytest.fixture
         def harness(self) -> SourceHarness:
-            return SourceHarness(send=…, open=lambda: MySource("…"), app=…, left=…, letters=…, consumer=…, …)
+            return SourceHarness(send=…, open=lambda: MySource("…"), app=…, left=…, dead_letters=…, consumer=…, …)
 
-The laws see a source only by its port and by what is left at the transport, so that it does not matter whether it
-acknowledges message by message or by a position. A source that keeps order within groups binds `OrderedSourceLaws` too,
-one that waits for more when it is empty `WaitingSourceLaws`, and one that hides a received message from other consumers
-`HoldingSourceLaws`.
+The laws use only the port of a source and the messages left at the transport, so they apply to sources that acknowledge
+single messages and to sources that commit a position. Some sources bind further laws: `OrderedSourceLaws` for order
+within groups, `WaitingSourceLaws` for a source that waits when it is empty, and `HoldingSourceLaws` for a source that
+hides a received message from other consumers.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class SourceLaws(AnswerLaws, EndLaws, CrashLaws):
 
 
 class WaitingSourceLaws(WaitLaws):
-    """Of a source that waits for more when it is empty (`ends` is False)."""
+    """Laws for a source that waits for more messages when it is empty (`ends` is False)."""
 
 
 class HoldingSourceLaws(HoldLaws):
-    """Of a source that hides a received message from other consumers for `hold_s`."""
+    """Laws for a source that hides a received message from other consumers for `hold_s`."""

@@ -1,9 +1,9 @@
-"""Made-up traffic of a Genesys Cloud organisation: duplicated, late, out of order, and in bursts.
+"""Synthetic traffic of a Genesys Cloud organisation: duplicated, late, out of order, and in bursts.
 
-The same seed gives the same bytes, and any event can be made again from its number, so that a storm of a million needs
-no memory. Two kinds of copies are made. A *redelivery* has the same bytes: the transport sent it again. A *producer's
-retry* was sent again because a reply was lost: EventBridge puts a new envelope, with another `id` and `time`, around
-the same `detail`; the other shapes are spelled anew, with other white space. Both are the same event.
+The same seed gives the same bytes. Every event can be generated from its number, so a storm of a million events needs
+little memory. There are two kinds of copies. A *redelivery* has the same bytes, because the transport sent it again. A
+*producer's retry* follows a lost reply: EventBridge wraps the same `detail` in a new envelope with another `id` and
+`time`, and the other shapes are serialized with different white space. Both copies are the same event.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from semel.testing.shapes import Conversation, Organisation, Shape, spell, spell
 
 BEGIN_MS = int(datetime(2026, 3, 19, 22, 0, tzinfo=UTC).timestamp() * 1000)
 STEP_MS = 7  # between two events: a contact centre with about 140 events a second
-BURST_EVENTS = 50  # of one millisecond, when they come in bursts
+BURST_EVENTS = 50  # per millisecond, in a burst
 ACTIVE = 10  # conversations at a time
-REMEMBERED = 64  # conversations: neighbours in the storm are mostly among them
+REMEMBERED = 64  # conversations kept in memory; most neighbouring events belong to them
 
 REORDER_EVENTS = 8.0  # neighbours this far apart swap places
-REORDER_MAX = 4 * REORDER_EVENTS  # farther than anything is moved
-SOON_EVENTS = 40.0  # how far behind its original a copy usually is
-LATE = 0.1  # share of copies that come at any later time
+REORDER_MAX = 4 * REORDER_EVENTS  # the maximum distance of a move
+SOON_EVENTS = 40.0  # the usual distance of a copy from its original
+LATE = 0.1  # share of copies that arrive at any later time
 PRODUCER = 0.3  # share of copies that Genesys made
 COPIES_MAX = 10.0  # for each event
-BLOCK_EVENTS = 100  # copies are shared out among so many events at a time
+BLOCK_EVENTS = 100  # copies are distributed among this many events at a time
 
 Copy = Literal["", "redelivery", "producer"]
 
@@ -45,7 +45,7 @@ class TrafficArrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Storm:
-    """Deliveries in the order of their arrival, and what is in them."""
+    """Deliveries in the order of their arrival, with their counts."""
 
     deliveries: list[bytes]
     distinct: int  # different events
@@ -67,7 +67,7 @@ def events(count: int, seed: int = 0) -> Iterator[bytes]:
 
 
 class Traffic:
-    """The events of one organisation. Every event has a number, and is made when it is asked for."""
+    """The events of one organisation. Every event has a number and is generated on demand."""
 
     def __init__(self, seed: int = 0, shape: Shape = "eventbridge", *, burst: bool = False) -> None:
         self._seed = seed
@@ -92,9 +92,9 @@ class Traffic:
         return conversation.ids[step]
 
     def storm(self, events: int, duplicates: float, *, reorder: bool = True) -> Iterator[TrafficArrival]:
-        """`events` different events, and as many copies of them as `duplicates` says: 0.3 is 30 for 100 events.
+        """Generate `events` different events with a share of copies: `duplicates=0.3` adds 30 copies to 100 events.
 
-        Copies come after their original, most of them soon, some at any later time."""
+        Copies follow their original, most of them soon, some at any later time."""
         if events < 1 or not 0 <= duplicates <= COPIES_MAX:
             raise ValueError(f"events={events!r}, duplicates={duplicates!r}: at least 1, and 0 to {COPIES_MAX:g}")
         return self._deliveries(events, duplicates, reorder)
@@ -106,7 +106,7 @@ class Traffic:
             yield TrafficArrival(at, copy, body)
 
     def _place(self, at: int) -> tuple[Conversation, int, int]:
-        """The conversation of an event, which of its steps it is, and when it happened."""
+        """The conversation of an event, its step in the conversation, and its time."""
         shift, within = divmod(at, ACTIVE * Conversation.STEPS)
         step, lane = divmod(within, ACTIVE)
         moment_ms = BEGIN_MS + STEP_MS * (at - at % BURST_EVENTS if self._burst else at)
@@ -122,7 +122,7 @@ class Traffic:
 
 
 def _order(events: int, duplicates: float, reorder: bool, random: Random) -> Iterator[tuple[int, Copy]]:
-    """Which event comes when. Only what is still to come is held: of copies, their place and their number."""
+    """The order of events and copies. Only the position and the number of pending copies are held in memory."""
     waiting: list[tuple[float, int, int, Copy]] = []
     made = 0
     for first in chain(range(0, events, BLOCK_EVENTS), (events,)):
@@ -135,7 +135,7 @@ def _order(events: int, duplicates: float, reorder: bool, random: Random) -> Ite
             late = random.uniform(0, events) if random.random() < LATE else random.expovariate(1 / SOON_EVENTS)
             copy: Copy = "producer" if random.random() < PRODUCER else "redelivery"
             heappush(waiting, (at + moved[at - first] + late, made := made + 1, at, copy))
-        # Nothing of a later block can come before this.
+        # No event of a later block can precede this one.
         while waiting and (first == events or waiting[0][0] < last - REORDER_MAX):
             _, _, at, copy = heappop(waiting)
             yield at, copy

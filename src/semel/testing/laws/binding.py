@@ -24,7 +24,7 @@ class Binding:
 
     @pytest.fixture(autouse=True)
     def bystanders(self, harness: Harness, request: pytest.FixtureRequest) -> Iterator[None]:
-        """Rows of another tenant. They are the same after each law."""
+        """Rows of another tenant, which no law may change."""
         # Racing processes use the store's own clock, and a lease from another clock counts as one of an earlier boot.
         by_opener = "opener" in request.fixturenames
         open_ledger: Callable[[], Ledger] = request.getfixturevalue("opener") if by_opener else harness.open
@@ -68,7 +68,7 @@ class RaceBinding(Binding):
 
 
 class OneProcess:
-    """Comes before the laws of a store that does not leave its process: races are run by threads only."""
+    """Placed before the laws of a store that processes cannot share: races run in threads only."""
 
     @pytest.fixture(params=["threads"])
     def how(self, request: pytest.FixtureRequest) -> str:

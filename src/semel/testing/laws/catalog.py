@@ -1,4 +1,4 @@
-"""Laws of the catalog: what can be seen of a ledger, by whom it is asked for and how."""
+"""Laws of the catalog: entries, filters, order, counts and history; and laws of retention and purge."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class CatalogLaws(Binding):
 
 
 def _bring(ledger: Caller, claim: Claim, state: str) -> None:
-    """A key to a state."""
+    """Bring a key to a state."""
     granted = ledger.grant(claim)
     ending = ENDINGS[state]
     if ending is not None:
@@ -186,7 +186,7 @@ def _run(ledger: Caller, method: str, *asked: Any, **filters: Any) -> Any:
 
 
 def _listed(ledger: Caller, harness: Harness, state: str | None = None, **filters: Any) -> list[Entry]:
-    """What this harness has put there: stores may be shared."""
+    """The entries of this harness. Tests may share a store."""
     listed: list[Entry] = _run(
         ledger, "entries", EntryQuery(state, 100_000, **{"tenant": harness.namespace, **filters})
     )
@@ -271,7 +271,7 @@ class KeepLaws(Binding):
                 break
         assert forgotten[-1] == 0
         assert max(forgotten) <= 10
-        if harness.clock:  # a store that forgets by itself need not be swept
+        if harness.clock:  # a store that expires records itself may have nothing left to purge
             assert sum(forgotten) == 25
         assert all(isinstance(verdict, Granted) for verdict in ledger.claim_all(claims))
 

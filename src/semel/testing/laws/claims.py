@@ -1,4 +1,4 @@
-"""Laws of `claim`: who may act."""
+"""Laws of `claim`: grants, duplicates, conflicts, takeovers, aliases, order and races."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ class ClaimLaws(Binding):
         assert ledger.claim(harness.claim("b", fingerprint="2", aliases=["x"])) == Conflict()
 
     def test_the_loser_of_an_alias_can_change_nothing(self, harness: Harness, ledger: Caller, other: Caller) -> None:
-        """Under the alias it is the same effect, and someone else has it now."""
+        """An alias identifies the same effect, and another worker holds it now."""
         lost = ledger.grant(harness.claim("a", aliases=["x"]))
         harness.advance(harness.lease_ms)
         taken = other.grant(harness.claim("b", aliases=["x"]))
@@ -294,7 +294,7 @@ class ClaimLaws(Binding):
         assert ledger.is_done(harness.claim("a", aliases=["x"]), b"1")
 
     def test_taking_over_under_an_alias_is_a_takeover(self, harness: Harness, ledger: Caller) -> None:
-        """The effect is known under the alias, and its holder vanished: it may have happened."""
+        """The alias identifies an effect whose holder vanished, so the effect may have happened."""
         ledger.grant(harness.claim("a", aliases=["x"]))
         harness.advance(harness.lease_ms)
         second = ledger.grant(harness.claim("b", aliases=["x"]))
@@ -394,7 +394,7 @@ class EventOrderLaws(Binding):
         assert harness.is_near(busy.after_ms, 2 * harness.unit_ms)
 
     def test_the_loser_of_a_subject_cannot_renew(self, harness: Harness, ledger: Caller, other: Caller) -> None:
-        """Or two events of one subject would run at the same time."""
+        """Otherwise two events of one subject would run at the same time."""
         slow = ledger.grant(_at(harness, 1))
         harness.advance(harness.lease_ms)
         current = other.grant(_at(harness, 2))
@@ -420,7 +420,7 @@ class EventOrderLaws(Binding):
         assert ledger.claim(_at(harness, 4)) == Stale(5)
         harness.advance(harness.retention_ms // 2)
         ledger.purge()
-        assert ledger.claim(_at(harness, 4)) == Stale(5), "it is kept for its retention, as any other"
+        assert ledger.claim(_at(harness, 4)) == Stale(5), "a position is kept for its retention, as any record"
 
     def test_a_refused_claim_does_not_take_the_subject(self, harness: Harness, ledger: Caller) -> None:
         ledger.grant(harness.claim("held"))
@@ -444,7 +444,7 @@ def _at(harness: Harness, position: int) -> Claim:
 # Laws of races: one racer wins each key, and every racer gets a verdict.
 
 KEYS = 20
-LAPSE_MS = 100  # between processes nobody can move the clock: leases that lapse are short
+LAPSE_MS = 100  # short, because tests cannot move the clock of other processes
 
 Run = Callable[[Race], list[list[Ran]]]
 
@@ -519,18 +519,18 @@ class RaceLaws(RaceBinding):
 
 
 def _long(claims: Sequence[Claim]) -> list[Claim]:
-    """The same claims, with leases that outlast every race."""
+    """The same claims, with leases longer than every race."""
     return [Claim(c.digest, c.handler, c.text, 60_000, 600_000, c.tenant, c.fingerprint, (), c.order) for c in claims]
 
 
 def _rotated(claims: list[Claim], by: int) -> list[Claim]:
-    """Racers meet the keys in different orders: locks taken in the order of a batch would deadlock."""
+    """Give each racer another order of keys: a store that locks rows in batch order would deadlock."""
     at = by * len(claims) // PROCESSES % len(claims)
     return claims[at:] + claims[:at]
 
 
 def _lapsed(harness: Harness, how: str, opener: Callable[[], Ledger], count: int) -> list[Lease]:
-    """Leases whose holder has vanished."""
+    """Lapsed leases of a holder that vanished."""
     lapse_ms = harness.lease_ms if how == "threads" else LAPSE_MS
     with Caller(opener) as ledger:
         claims = [harness.claim(f"lapsed {at}", lease_ms=lapse_ms) for at in range(count)]

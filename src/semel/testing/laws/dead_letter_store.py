@@ -1,6 +1,6 @@
-"""Laws of `keep` and `withdraw`: the letters of a ledger elsewhere.
+"""Laws of `keep` and `withdraw`: a store for the dead letters of another ledger.
 
-A store that is a Letterbox binds them as it binds the laws of its inbox, with the same harness.
+A DeadLetterStore binds them with the harness of its inbox laws.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LetterboxLaws(InboxBinding):
     def test_what_came_of_each_attempt_is_kept_with_it(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
-        """The attempts before were made elsewhere, by the clock there; the last one is made known here."""
+        """The earlier attempts have the times of the other ledger; the last attempt has the time of this store."""
         claim, before = (
             harness.claim("a"),
             (FailedAttempt(1, 1_700_000_000_000, "first – ä"), FailedAttempt(3, 1_700_000_005_000, "")),
@@ -91,7 +91,7 @@ class LetterboxLaws(InboxBinding):
     def test_another_event_under_a_reused_token_is_another_dead_letter(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller, decided: bool
     ) -> None:
-        """A ledger that lost its data may have begun to count anew: its first token is the first one again."""
+        """A ledger that lost its data may issue the same tokens again, starting with the first."""
         claim = harness.claim("a")
         _keep(ledger, claim, 1, event=b"1")
         if decided:
@@ -116,7 +116,7 @@ class LetterboxLaws(InboxBinding):
     def test_an_event_that_waits_already_stays_one_dead_letter(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
-        """Its first holder vanished before its ledger knew of it; the first may also be the one that comes late."""
+        """The first holder vanished before its settle. Its dead letter may also arrive after the second one."""
         claim = harness.claim("a")
         _keep(ledger, claim, 7, outcome=Reject("first"))
         _keep(other, claim, 9, outcome=Uncertain("second"), attempts=2)
@@ -132,7 +132,7 @@ class LetterboxLaws(InboxBinding):
     def test_a_new_failure_after_a_decision_is_another_dead_letter_whatever_its_token(
         self, harness: Harness, ledger: InboxCaller
     ) -> None:
-        """A ledger that lost its data may have begun to count anew."""
+        """A ledger that lost its data may issue lower tokens than before."""
         claim = harness.claim("a")
         _keep(ledger, claim, 7)
         ledger.replay(claim)
@@ -210,7 +210,7 @@ class LetterboxLaws(InboxBinding):
         _keep(ledger, decided, 8)
         ledger.discard(decided)
         harness.advance(2 * harness.retention_ms + (SWEPT_MS if harness.clock else 0))
-        for _ in range(3):  # a sweep that stopped in the middle begins again
+        for _ in range(3):  # a purge that stopped in the middle starts again
             ledger.purge()
         assert ledger.states_of(claim) == [("dead", 1)]
         assert ledger.states_of(decided) == []

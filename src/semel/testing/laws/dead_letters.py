@@ -1,4 +1,4 @@
-"""Laws of `replay` and `discard`: what a person decides about a letter."""
+"""Laws of `replay` and `discard`: the decisions of an operator about dead letters."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class LetterLaws(InboxBinding):
     def test_a_replay_is_not_finished_with_the_item_that_is_still_taken(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
-        """The worker has settled, and is about to finish: what a person replays meanwhile is not lost with that."""
+        """An operator replays the event between a worker's settle and finish. The finish does not remove the replay."""
         claim = harness.claim("a")
         ledger.put(arrival(harness, claim, event=b"1"))
         taken = ledger.take_one(harness)
@@ -177,13 +177,13 @@ class LetterLaws(InboxBinding):
         _finish(ledger, taken)
         assert ledger.states_of(claim) == [("dead", 2), ("replayed", 1)]
         harness.advance(2)
-        assert ledger.discard(claim, "nobody needs it", "otto") is True
+        assert ledger.discard(claim, "not needed", "otto") is True
         second, first = ledger.history(claim)
         assert (second.state, second.generation, second.reason, second.event) == ("discarded", 2, "again", b"2")
         assert (first.state, first.generation, first.event) == ("replayed", 1, b"1")
         assert first.reason == OUTCOMES[state].reason
         for entry, words in (
-            (second, ("discarded", "otto", "nobody needs it")),
+            (second, ("discarded", "otto", "not needed")),
             (first, ("replayed", "anna", "number")),
         ):
             assert all(word in entry.decision for word in words)
@@ -220,7 +220,7 @@ class LetterLaws(InboxBinding):
         (entry,) = ledger.history(claim)
         assert 'it\'s "done" – ä\n100 %' in entry.decision
 
-    # --------------------------------------------------------------------------------- letters of one key, and time
+    # --------------------------------------------------------------------- several dead letters of one key, and time
 
     def test_an_old_dead_letter_is_replayed_after_its_retention(self, harness: Harness, ledger: InboxCaller) -> None:
         claim = harness.claim("a")
@@ -267,7 +267,7 @@ class LetterLaws(InboxBinding):
         _finish(ledger, _taken(ledger, old))
 
     def test_a_replay_does_not_end_the_current_lease_of_the_key(self, harness: Harness, ledger: InboxCaller) -> None:
-        """After the retention the event came again, and somebody has it: the letter may go, the lease holds."""
+        """After the retention a worker runs the event again. The replay of the old dead letter keeps its lease."""
         claim = harness.claim("a")
         ledger.die(claim)
         harness.advance(harness.retention_ms)
@@ -360,7 +360,7 @@ class LetterLaws(InboxBinding):
 
 
 def _waiting(ledger: InboxCaller, claim: Claim) -> int:
-    """Letters in the lane of the claim's handler. Other tests of a shared store may have some of their own there."""
+    """The number of items that wait for the handler of a claim. Other tests may share the store and the handler."""
     return len(
         [entry for entry in ledger.history(claim) if entry.state == "accepted" and entry.handler == claim.handler]
     )
@@ -372,7 +372,7 @@ def _all_taken(ledger: InboxCaller, claim: Claim) -> list[Taken]:
 
 
 def _taken(ledger: InboxCaller, claim: Claim) -> Taken:
-    """The replay of a claim, from the lane of its handler."""
+    """The replayed item of a claim, taken for its handler."""
     (taken,) = _all_taken(ledger, claim)
     return taken
 
@@ -394,12 +394,12 @@ def _dead_key(ledger: InboxCaller, harness: Harness) -> str:
 
 
 def _purge(harness: Harness, ledger: InboxCaller) -> None:
-    for _ in range(3):  # a sweep that stopped in the middle begins again
+    for _ in range(3):  # a purge that stopped in the middle starts again
         ledger.purge()
 
 
-# Laws of `replay(…, force=True)`: an operator runs an event again that is done already. They need no inbox: every
-# ledger with DeadLetters and a Catalog binds them with its harness.
+# Laws of `replay(…, force=True)`: an operator runs a finished event again. They need no inbox: every ledger with
+# DeadLetters and a Catalog binds them with its harness.
 
 NOT_DONE: dict[str, Ending | None] = {"leased": None, "waiting": Retry(60)}
 
@@ -587,7 +587,7 @@ class ForceLaws(Binding):
 
 
 class DecidedLedger(Ledger, Catalog, DeadLetters, Protocol):
-    """A ledger with everything that these laws ask for."""
+    """A ledger with every port that these laws need."""
 
 
 def _store(ledger: Caller) -> DecidedLedger:
@@ -612,5 +612,5 @@ def _counts(ledger: Caller) -> dict[str, int]:
 
 
 def _purge_claims(ledger: Caller) -> None:
-    for _ in range(3):  # a sweep that stopped in the middle begins again
+    for _ in range(3):  # a purge that stopped in the middle starts again
         ledger.purge()

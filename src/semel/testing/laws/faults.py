@@ -1,5 +1,5 @@
-"""What must hold for each effect when a storm is over: the promises of `values/effect.py`, checked against what the
-world outside the ledger saw."""
+"""The load of the fault laws, and the checks of each effect after it: the promises of `values/effect.py`, compared with
+the calls that a resource outside the ledger recorded."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from semel.values.outcome import Outcome
 
 
 class Happened(NamedTuple):
-    """One call of a handler, as its resource saw it."""
+    """One call of a handler, as recorded by its resource."""
 
     effect: str
     event: str
     key: str
     token: int
     attempt: int
-    applied: bool = True  # False: the resource refused it, its token was old
+    applied: bool = True  # False: the resource refused it because of an old token
 
 
 class EventRecord(NamedTuple):
-    """What the ledger says of one event in the end."""
+    """The final state of one event in the ledger."""
 
-    state: str  # of the catalog
-    token: int | None  # of the run that was settled; handlers return theirs
+    state: str  # in the catalog
+    token: int | None  # of the settled run; handlers return their token
 
 
 Kept: TypeAlias = Callable[[Sequence[Happened], Mapping[str, EventRecord]], None]
@@ -53,14 +53,14 @@ def exactly_once(calls: Sequence[Happened], known: Mapping[str, EventRecord]) ->
 
 
 def once_by_key(calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
-    """Calls may repeat, always with the same key: a downstream that honours it has applied each event once."""
+    """Calls may repeat, but always with the same key, so a downstream that honours it applies each event once."""
     keys = {(call.event, call.key) for call in calls}
     assert Counter(event for event, _ in keys) == dict.fromkeys(known, 1)
     assert len({key for _, key in keys}) == len(known), "no two events share a key"
 
 
 def last_token_wins(calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
-    """What the resource ends with is what the settled run wrote: nothing that was let in came after it."""
+    """The resource holds the write of the settled run: it accepted no other write after it."""
     assert {call.event: call.token for call in calls if call.applied} == {
         name: one.token for name, one in known.items()
     }
@@ -71,7 +71,7 @@ def at_least_once(calls: Sequence[Happened], known: Mapping[str, EventRecord]) -
 
 
 def at_most_once(calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
-    """What is done happened once; what is in doubt happened once or not at all, and is listed."""
+    """An event that is done happened once. An uncertain event happened once or not at all, and is listed."""
     times = Counter(call.event for call in calls)
     assert {event for event, count in times.items() if count > 1} == set()
     assert {event for event, one in known.items() if one.state == "done" and not times[event]} == set()
@@ -88,26 +88,27 @@ ENDINGS = {effect: {"done"} for effect in KEPT} | {"park": {"done", "uncertain"}
 
 
 def check_kept(effect: str, calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
-    """Every event has ended as its effect may end, and the promise was kept. `calls` are those of this effect."""
+    """Check that every event has a final state that its effect allows, and that the promise of the effect holds.
+    `calls` are the calls of this effect."""
     strange = {event: one.state for event, one in known.items() if one.state not in ENDINGS[effect]}
     assert strange == {}, f"{effect}: not every event has ended"
     assert {call.event for call in calls} <= set(known)
     KEPT[effect](calls, known)
 
 
-# The load under which faults are injected: worker processes on one store get duplicates while the faults last, and
-# drain their sources afterwards.
+# The load for fault injection: worker processes on one store receive duplicates during the faults, and drain their
+# sources afterwards.
 
-SOON_S = 60.0  # for whatever must happen; a busy machine may need long
+SOON_S = 60.0  # the limit of every wait; a busy machine is slow
 DRAIN_S = 60.0
 LAST_WORDS_S = 1.0
 POLL_S = 0.01
 WORKERS = ("one", "two")
-BACKLOG = 24  # messages that wait for each worker: there is always work, and the end is near
+BACKLOG = 24  # messages that wait for each worker: enough to keep it busy, few enough to drain soon
 FEED = 10
-AMID_S = 0.2  # kills come at any moment of a batch, and not always when it has just been acknowledged
-LONELY = 0.5  # share of the events that come once
-FINISHED = "finished"  # a file of this name tells workers to end when their source is empty
+AMID_S = 0.2  # kills hit any moment of a batch, not only the one after an acknowledgement
+LONELY = 0.5  # share of the events that are delivered once
+FINISHED = "finished"  # workers end when this file exists and their source is empty
 UNDECIDED = "undecided"
 ENTRIES_MAX = 100_000
 
@@ -132,33 +133,34 @@ class Killable(Protocol):
 
 @dataclass
 class FaultHarness:
-    """One store behind a proxy, and the ways to it. The store is fresh."""
+    """Access to one empty store behind a proxy."""
 
     home: Path
     proxy: FaultProxy
 
     app: Callable[[], FaultApp]
-    """Opens the store by way of the proxy. Each handler returns its token."""
+    """Opens the store through the proxy. Each handler returns its token."""
 
     hasty: Callable[[], FaultApp]
-    """The same with short leases, and short timeouts: for laws that wait for each of them."""
+    """The same with short leases and short timeouts, for laws that wait for them."""
 
     worker: Callable[[str], Sequence[str]]
-    """The command of a process that works off the folder of this name in `home`, by way of the proxy, with the same
-    handlers. Retries come back soon. For each delivery that goes back because nothing can be decided it adds a byte to
-    the file UNDECIDED in `home`. It ends with 0 when its folder is empty and `home` has a file FINISHED."""
+    """The command of a process that consumes the folder of this name in `home`, through the proxy, with the same
+    handlers. Its retries have short delays. For each delivery that it returns because the ledger is unavailable, it
+    adds a byte to the file UNDECIDED in `home`. It exits with 0 when its folder is empty and `home` has a file
+    FINISHED."""
 
     happened: Callable[[], list[Happened]]
-    """Every call so far, in order, without the proxy; also when the store has been killed and started again."""
+    """Every call so far, in order, read without the proxy. Also works after a restart of the store."""
 
     effects: Sequence[str]
-    """Those that the store has."""
+    """The effects that the store supports."""
 
     server: Killable | None = None
-    """None: it is somebody else's, and stays alive."""
+    """The server of the store. None: the tests cannot restart it."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of the workers."""
+    """The environment of the workers."""
 
 
 def document(event: str) -> dict[str, str]:
@@ -166,7 +168,7 @@ def document(event: str) -> dict[str, str]:
 
 
 def inconclusive(what: str) -> NoReturn:
-    """A fault that did not land has proven nothing."""
+    """Fail the test, because a fault that did not land proves nothing."""
     pytest.fail(f"inconclusive: {what}")
 
 
@@ -179,7 +181,7 @@ def wait_until(true: Callable[[], bool], what: str, seconds: float = SOON_S) -> 
 
 
 class FaultStorm:
-    """A block under load. When it ends, everything is drained, and every promise is checked."""
+    """Runs a block under load. At its end the sources are drained and every promise is checked."""
 
     def __init__(self, harness: FaultHarness) -> None:
         self.harness = harness
@@ -217,7 +219,7 @@ class FaultStorm:
     # -------------------------------------------------------------------------------------------------- while it lasts
 
     def goes_on(self, more: int = 12) -> None:
-        """Wait until so many messages more have been acknowledged: the load is on, and nothing stands still."""
+        """Wait for this number of further acknowledgements, which shows that the load makes progress."""
         wanted = self.acked + more
         wait_until(lambda: self.acked >= wanted, f"{more} more acknowledgements{self._worker_output()}")
 
@@ -229,10 +231,10 @@ class FaultStorm:
         return self._put[name] - len(self._sources[name].left())
 
     def is_undecided(self) -> None:
-        """Wait until a worker has given deliveries back, because the store is out of reach: the fault has come through
-        whatever the ledger rides over by itself."""
+        """Wait until a worker has returned deliveries because the store is unreachable. The fault has then outlasted
+        the retries of the ledger."""
         before = self.undecided
-        wait_until(lambda: self.undecided > before, f"a worker that cannot decide{self._worker_output()}")
+        wait_until(lambda: self.undecided > before, f"a worker without its ledger{self._worker_output()}")
 
     @property
     def undecided(self) -> int:
@@ -240,7 +242,7 @@ class FaultStorm:
         return path.stat().st_size if path.exists() else 0
 
     def kill_worker(self) -> None:
-        """SIGKILL one of them when it is at work, and start it again on what it has not acknowledged."""
+        """Kill a busy worker by SIGKILL, and start it again on its unacknowledged messages."""
         name = WORKERS[self.kills % len(WORKERS)]
         begun = self._acked_by(name)
         wait_until(lambda: self._acked_by(name) > begun, f"worker {name} at work{self._worker_output()}")
@@ -248,14 +250,14 @@ class FaultStorm:
         process = self._running[name]
         process.kill()
         code = process.wait()
-        assert code == -signal.SIGKILL, f"worker {name} ended by itself with {code}{self._worker_output()}"
+        assert code == -signal.SIGKILL, f"worker {name} exited with {code} before the kill{self._worker_output()}"
         self.kills += 1
         self._start(name)
 
     # ------------------------------------------------------------------------------------------------------- afterwards
 
     def check(self) -> None:
-        """Nothing is lost, nothing is left, nothing happens any more, and every effect has kept its promise."""
+        """Check that no message is left, that no event runs again, and that every effect has kept its promise."""
         for source in self._sources.values():
             assert source.left() == []
             assert source.rejected() == {}
@@ -264,11 +266,11 @@ class FaultStorm:
         assert self.harness.happened() == before, "a settled event has no further effect"
         for effect in self.harness.effects:
             of_effect = {event: one for event, one in known.items() if event.partition("-")[0] == effect}
-            assert of_effect, f"inconclusive: the load had no event of {effect}"
+            assert of_effect, f"inconclusive: the load contained no {effect} events"
             check_kept(effect, [call for call in before if call.effect == effect], of_effect)
 
     async def _ask(self) -> dict[str, EventRecord]:
-        """What the ledger lists of each event, and what it answers when the event comes once more."""
+        """The catalog entry of each event, and the answer to one more delivery of it."""
         app = self.harness.app()
         try:
             listed = {entry.text: entry.state for entry in await app.entries(limit=ENTRIES_MAX)}
@@ -291,8 +293,8 @@ class FaultStorm:
             self._top_up()
 
     def _top_up(self) -> None:
-        """New events. Some come once, to one worker: who acknowledges them wrongly has lost them. The others come to
-        everybody, some of them twice, in another order for each."""
+        """Add new events. Some are delivered once, to one worker, so a wrong acknowledgement loses them. The others are
+        delivered to all workers, some of them twice, each time in another order."""
         if min(len(source.left()) for source in self._sources.values()) >= BACKLOG:
             return
         first = len(self.events)
@@ -307,7 +309,7 @@ class FaultStorm:
             self._dice.shuffle(deliveries[name])
             for event in deliveries[name]:
                 source.put(f"{self._put[name]:06}", document(event))
-                self._put[name] += 1  # afterwards: what is not there yet does not count as acknowledged
+                self._put[name] += 1  # after the put: a missing file counts as acknowledged
 
     def _start(self, name: str) -> None:
         with (self.harness.home / "output").open("ab") as output:
@@ -330,10 +332,10 @@ class FaultStorm:
             try:
                 code = process.wait(max(1.0, ends - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGUSR1)  # a worker may say where it stands
+                process.send_signal(signal.SIGUSR1)  # a worker may print its stack
                 time.sleep(LAST_WORDS_S)
                 left = [(self.harness.home / name / f"{one}.json").read_text() for one in self._sources[name].left()]
-                pytest.fail(f"worker {name} does not come to an end: {left} are left{self._worker_output()}")
+                pytest.fail(f"worker {name} did not end: {left} are left{self._worker_output()}")
             assert code == 0, f"worker {name} ended with {code}{self._worker_output()}"
 
     def _stop(self) -> None:

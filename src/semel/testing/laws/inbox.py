@@ -1,4 +1,4 @@
-"""Laws of `accept` and `depths`: what is kept until it is handled, and what is known already."""
+"""Laws of an inbox: accepted events, duplicates, conflicts, depths, and taking and finishing items."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class AcceptLaws(InboxBinding):
         again = arrival(harness, "a", event=b"2", to="another lane")
         assert [ledger.accept(again), other.accept(again)] == [WAITS, WAITS]
         taken = ledger.take_one(harness)
-        assert other.accept(again) == WAITS, "in someone's hands"
+        assert other.accept(again) == WAITS, "another worker has taken it"
         ledger.finish(Postponed(taken, harness.unit_ms))
-        assert other.accept(again) == WAITS, "for later"
+        assert other.accept(again) == WAITS, "it is postponed"
         harness.advance(harness.unit_ms)
         assert other.take_one(harness).event == b"1"
         harness.advance(harness.lease_ms)
-        assert other.accept(again) == WAITS, "left behind"
+        assert other.accept(again) == WAITS, "its lease has lapsed"
         assert other.take(harness, "another lane") == []
 
     @pytest.mark.parametrize("answer", list(SETTLED))
@@ -139,9 +139,9 @@ class AcceptLaws(InboxBinding):
         ledger.put(arrival(harness, "a"))
 
     def test_an_arrival_without_claims_is_an_error(self, harness: Harness, ledger: InboxCaller) -> None:
-        nobodys = Arrival((), lane(harness), b"{}", harness.namespace)
+        without_claims = Arrival((), lane(harness), b"{}", harness.namespace)
         with pytest.raises(ValueError, match="claims"):
-            ledger.accept_all([arrival(harness, "a"), nobodys])
+            ledger.accept_all([arrival(harness, "a"), without_claims])
         assert ledger.depth(harness) == (0, 0)
 
     # -------------------------------------------------------------------------------------------- several claims
@@ -167,7 +167,7 @@ class AcceptLaws(InboxBinding):
         taken = ledger.take_one(harness)
         ledger.die(two)
         ledger.finish(Finished(taken))
-        assert ledger.accept(came) == "duplicate: dead: no", "of several ends, what needs a person is told"
+        assert ledger.accept(came) == "duplicate: dead: no", "the end that needs attention is reported"
 
     def test_claims_that_wait_in_different_items_wait(self, harness: Harness, ledger: InboxCaller) -> None:
         one, two = of_handler(harness, "one", "a"), of_handler(harness, "two", "a")
@@ -192,7 +192,7 @@ class AcceptLaws(InboxBinding):
     def test_the_same_key_at_another_place_in_the_order_is_not_swallowed(
         self, harness: Harness, ledger: InboxCaller
     ) -> None:
-        """The one that waits may turn out to be stale, and then the newer one must be there."""
+        """The waiting one may turn out to be stale, so the newer one must be accepted too."""
         old, new = (harness.claim("a", subject="s", position=position) for position in (1, 2))
         ledger.put(arrival(harness, old))
         assert ledger.accept(arrival(harness, old)) == WAITS
@@ -236,7 +236,7 @@ class AcceptLaws(InboxBinding):
         assert ledger.accept(arrival(harness, two, of_handler(harness, "one", "a", "2"))).startswith("conflict: ")
 
     def test_the_ledger_has_the_first_word_about_a_payload(self, harness: Harness, ledger: InboxCaller) -> None:
-        """A letter with another payload came to nothing: the right one is still what was done."""
+        """An item with another payload was given up. The stored result still belongs to the payload of the ledger."""
         right, wrong = (arrival(harness, "a", fingerprint=text) for text in ("right", "wrong"))
         ledger.put(wrong)
         ledger.do(right.claims[0])
@@ -306,7 +306,7 @@ class AcceptLaws(InboxBinding):
         assert not harness.clock or depth.oldest_ms == harness.clock() - harness.unit_ms
         ledger.finish(Postponed(taken[0], 20 * harness.unit_ms))
         ledger.finish(Finished(taken[1]))
-        assert other.depth(harness) == (3, 0), "what is not due waits too"
+        assert other.depth(harness) == (3, 0), "an item that is not due counts as waiting"
         assert other.depth(harness, "x") == (1, 0)
 
     def test_what_was_left_behind_waits(self, harness: Harness, ledger: InboxCaller) -> None:
@@ -340,7 +340,7 @@ class AcceptLaws(InboxBinding):
         assert ledger.run(ledger.store.counts())["accepted"] == before - 2
 
     def test_an_inbox_item_that_was_begun_is_counted_once(self, harness: Harness, ledger: InboxCaller) -> None:
-        """Under the state of its key. Accepted means: no handler was started yet."""
+        """It is listed under the state of its key. Accepted means that no handler has started yet."""
         began = ledger.run(ledger.store.counts())
         for text in ("untouched", "running", "postponed"):
             ledger.put(arrival(harness, text))
@@ -410,7 +410,7 @@ class InboxTakeLaws(InboxBinding):
         assert ledger.take(harness) == []
 
     def test_what_has_waited_longest_since_it_was_due_comes_first(self, harness: Harness, ledger: InboxCaller) -> None:
-        """Whatever it waited for: a retry, a lapsed lease, or its first taker."""
+        """This includes items that waited for a retry, for the end of a lease, or for their first worker."""
         unit_ms = harness.unit_ms
         ledger.accept_all([arrival(harness, name, event=name.encode()) for name in ("lapses", "retries", "later")])
         lapses, retries, later = ledger.take(harness, lease_ms=2 * unit_ms)
@@ -427,7 +427,7 @@ class InboxTakeLaws(InboxBinding):
                 ledger.put(arrival(harness, f"{to} {at}", event=f"{to}{at}".encode(), to=to))
                 harness.advance(1)
         x, y, z = (lane(harness, to) for to in "xyz")
-        taken = ledger.take_all({x: 2, y: 1, lane(harness, "nobody"): 5}, harness.lease_ms)
+        taken = ledger.take_all({x: 2, y: 1, lane(harness, "empty"): 5}, harness.lease_ms)
         assert [one.event for one in taken] == [b"x0", b"y0", b"x1"]
         assert ledger.take_all({}, harness.lease_ms) == ledger.take_all({x: 0, y: -1}, harness.lease_ms) == []
         assert [ledger.depth(harness, to) for to in "xyz"] == [(1, 2), (2, 1), (3, 0)]
@@ -518,19 +518,19 @@ class InboxTakeLaws(InboxBinding):
         ledger.put(arrival(harness, claim, event=b"1"))
         ledger.take(harness)
         harness.advance(harness.lease_ms)
-        assert ledger.finish(GivenUp(ledger.take_one(harness), "nobody can read it")) is True
+        assert ledger.finish(GivenUp(ledger.take_one(harness), "it is not readable")) is True
         harness.advance(harness.lease_ms)
         assert other.take(harness) == []
         assert other.depths(harness) == []
         (entry,) = other.entries(claim, "dead")
         assert (entry.reason, entry.event, entry.text, entry.tenant) == (
-            "nobody can read it",
+            "it is not readable",
             b"1",
             "a",
             harness.namespace,
         )
         assert (entry.handler, entry.attempts, entry.generation) == (lane(harness), 1, 1)
-        assert other.accept(arrival(harness, claim)) == "duplicate: dead: nobody can read it"
+        assert other.accept(arrival(harness, claim)) == "duplicate: dead: it is not readable"
 
     def test_what_is_given_up_is_known_until_its_retention_ends_and_stays_listed(
         self, harness: Harness, ledger: InboxCaller
@@ -573,7 +573,7 @@ class InboxTakeLaws(InboxBinding):
         assert ledger.depth(harness) == (0, 1)
         assert other.finish(Postponed(current, 0)) is True
         assert ledger.finish(ending(stale)) is False
-        assert ledger.finish(ending(current)) is False, "it is in nobody's hands"
+        assert ledger.finish(ending(current)) is False, "it is no longer taken"
         assert ledger.depth(harness) == (1, 0)
         assert ledger.accept(arrival(harness, "a")) == WAITS
         assert ledger.entries(harness.claim("a"), "dead") == []
@@ -592,7 +592,7 @@ class InboxTakeLaws(InboxBinding):
         assert ledger.depth(harness) == (0, 2)
         assert ledger.finish_all([Finished(one), Finished(two)]) == [True, True]
 
-    def test_nobodys_token_can_change_nothing(
+    def test_without_claims_token_can_change_nothing(
         self, harness: Harness, ledger: InboxCaller, ending: Callable[[Taken], InboxEnding]
     ) -> None:
         ledger.accept_all([arrival(harness, name) for name in "ab"])

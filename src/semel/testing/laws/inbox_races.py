@@ -31,7 +31,7 @@ Run = Callable[[Ask, Sequence[Sequence[Sequence[Any]]]], list[list[list[Any]]]]
 
 
 class Racer:
-    """Puts one kind of question."""
+    """Sends one kind of request."""
 
     def __init__(self, open_ledger: Callable[[], Ledger], ask: Ask) -> None:
         self._ledger = open_ledger()
@@ -70,12 +70,12 @@ async def replay(ledger: Any, keys: Sequence[str]) -> list[bool]:
 
 
 async def decide(ledger: Any, keys: Sequence[str]) -> list[bool]:
-    """Half replay, half discard."""
+    """Replay every other key and discard the rest."""
     return [await (ledger.replay if at % 2 else ledger.discard)(key, "race", "racer") for at, key in enumerate(keys)]
 
 
 async def replay_or_claim_or_purge(ledger: Any, about: Sequence[Any]) -> list[Any]:
-    """A key is replayed, a claim is made, a number is how much is purged."""
+    """Replay a key, make a claim, or purge up to a number of records, depending on the type of the request."""
     answers: list[Any] = []
     for one in about:
         match one:
@@ -101,7 +101,7 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
 
     @pytest.fixture
     def on_their_clock(self, opener: Callable[[], Ledger]) -> InboxCaller:
-        """A clerk who lives by the racers' clock."""
+        """A caller with the clock of the racers."""
         return InboxCaller(opener)
 
     def test_one_of_many_concurrent_arrivals_is_accepted_and_all_are_answered(
@@ -166,7 +166,7 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
     def test_replays_claims_and_purges_at_once_grant_each_key_once(
         self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller
     ) -> None:
-        """Before its replay a claim is answered by the record, after it one is granted; purge has no part in it."""
+        """Before the replay the record answers a claim. After it one claim is granted. A purge changes neither."""
         with on_their_clock as clerk:
             claims = [harness.claim(f"key {at}", lease_ms=LEASE_MS, retention_ms=LEASE_MS) for at in range(ITEMS)]
             for claim in claims:
@@ -195,6 +195,6 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
 
 
 def _rotated(items: Sequence[Any], by: int) -> list[Any]:
-    """Racers meet in different orders."""
+    """Give each racer another order."""
     at = by * len(items) // PROCESSES % len(items)
     return [*items[at:], *items[:at]]

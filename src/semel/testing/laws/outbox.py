@@ -48,7 +48,9 @@ class OutboxBinding(Binding):
     def watch_bystanders(
         self, harness: Harness, open_ledger: Callable[[], Ledger], request: pytest.FixtureRequest
     ) -> Iterator[None]:
-        purges = request.function.__qualname__.startswith("PurgeLaws.")  # they purge what is finished, of every tenant
+        purges = request.function.__qualname__.startswith(
+            "PurgeLaws."
+        )  # they purge finished notifications of every tenant
         return watch(OutboxBystanders(harness, finished=not purges), partial(OutboxCaller, open_ledger))
 
     @pytest.fixture
@@ -93,7 +95,7 @@ class AddLaws(OutboxBinding):
     def test_what_is_no_list_of_notifications_is_refused_with_what_to_write(
         self, harness: Harness, ledger: OutboxCaller, listed: bool
     ) -> None:
-        """One alone is what everybody writes first."""
+        """Passing a single notification instead of a list is a common mistake."""
         wrong: Any = [notification(harness), "order-2"] if listed else notification(harness)
         with pytest.raises(ConfigError, match=r"await app\.outbox\.add\(\[Notification\("):
             ledger.run(ledger.outbox.add(wrong))
@@ -233,10 +235,12 @@ class CrossLaws(OutboxBinding):
     def test_a_token_crosses_once(self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller) -> None:
         ledger.add(notification(harness, guard=Guard(window_s=3600)))
         dispatch = ledger.take_one(harness)
-        assert ledger.cross(dispatch, dispatch) == [Crossed(), Lost()], "who asks again may have sent"
+        assert ledger.cross(dispatch, dispatch) == [Crossed(), Lost()], "the caller may have sent it already"
         assert ledger.cross(dispatch) == [Lost()]
         harness.advance(harness.lease_ms)
-        assert other.cross(other.take_one(harness)) == [Lost()], "what came of the first is to be recorded before"
+        assert other.cross(other.take_one(harness)) == [Lost()], (
+            "the outcome of the first attempt must be recorded first"
+        )
 
     def test_a_dispatch_that_was_given_back_may_not_cross(self, harness: Harness, ledger: OutboxCaller) -> None:
         ledger.add(notification(harness))
@@ -278,12 +282,12 @@ class CrossLaws(OutboxBinding):
         ledger.add(first, second)
         one, two = sorted(ledger.take(harness), key=lambda dispatch: dispatch.notification.key)
         assert ledger.cross(one) == [Crossed()]
-        assert other.cross(two) == [Held(one.id)], "nobody knows yet what comes of the first"
+        assert other.cross(two) == [Held(one.id)], "the outcome of the first is still open"
         ledger.answer(harness, one, Accepted())
         assert other.cross(two) == [Suppressed(one.id)]
         assert [added.state for added in ledger.add(second)] == ["suppressed"]
         harness.advance(harness.lease_ms)
-        assert ledger.take(harness) == [], "it is over, also when the lease of its relay has ended"
+        assert ledger.take(harness) == [], "it is finished, also after the lease of its relay"
 
     def test_two_of_one_guard_in_one_batch_are_decided_in_order(self, harness: Harness, ledger: OutboxCaller) -> None:
         ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
@@ -461,7 +465,7 @@ class WitnessLaws(OutboxBinding):
         assert other.apply_reports(DeliveryReport("delivered", message.id)) == ["delivered"]
         ledger.answer(harness, dispatch, Unknown("timeout"))
         assert [one.state for one in ledger.add(message)] == ["delivered"], (
-            "what the provider says is more than a doubt"
+            "a delivery report outweighs an unknown answer"
         )
 
     def test_a_refusal_lets_the_next_one_of_its_guard_through(self, harness: Harness, ledger: OutboxCaller) -> None:
@@ -513,7 +517,7 @@ def _guarded(harness: Harness, key: str, window_s: float = 3_600.0) -> Notificat
 
 
 def found(harness: Harness, dispatch: Dispatch, reference: str, name: str = "one") -> Record:
-    """As the relay records what a look-up has found."""
+    """The record that a relay writes after a successful look-up."""
     terms = contract(harness, name, looks_up=True, settle_s=harness.unit_ms / 1000)
     otherwise = states.unclear(dispatch.delivery_state, "another's message", terms, dispatch.taken_ms, lambda: 0.0)
     delivery_state = states.found(dispatch.delivery_state, reference)
@@ -521,7 +525,7 @@ def found(harness: Harness, dispatch: Dispatch, reference: str, name: str = "one
 
 
 def looking(harness: Harness, sender: OutboxCaller, *keys: str, name: str = "one") -> list[Dispatch]:
-    """Notifications whose outcome nobody knows, in the hands of a relay that looks them up."""
+    """Notifications with an unknown outcome, taken by a relay for a look-up."""
     provider_name = provider(harness, name)
     sender.add(*[notification(harness, key, provider=provider_name) for key in keys])
     settle_s = harness.unit_ms / 1000
@@ -553,7 +557,7 @@ class ReferenceLaws(OutboxBinding):
         assert (after.attempts[-1].outcome, after.attempts[-1].reference) == ("unclear", "")
         assert theirs.id.hex() in after.attempts[-1].evidence
         assert reference in after.attempts[-1].evidence
-        assert other.record(found(harness, doubtful, reference)) == [True], "it was said before"
+        assert other.record(found(harness, doubtful, reference)) == [True], "the same record is confirmed again"
         harness.advance(harness.lease_ms)
         (again,) = other.take(harness)
         assert (again.delivery_state.exit, again.delivery_state.looks) == ("look_up", 1)
@@ -592,7 +596,7 @@ class ReferenceLaws(OutboxBinding):
         harness.advance(2_000)
         (doubtful,) = looking(harness, ledger, "n-1")
         assert ledger.record(found(harness, doubtful, reference)) == [True]
-        assert shown(ledger, message).state == "accepted", "nobody else has it"
+        assert shown(ledger, message).state == "accepted", "no other notification has the reference"
 
     def test_another_provider_may_give_the_same_id(self, harness: Harness, ledger: OutboxCaller) -> None:
         reference = f"r-{harness.namespace}"
@@ -606,9 +610,11 @@ class ReferenceLaws(OutboxBinding):
         ledger.add(notification(harness, "n-1"), notification(harness, "n-2"))
         for dispatch in ledger.take(harness):
             ledger.send(harness, dispatch, Accepted(f"r-{harness.namespace}"))
-            assert shown(ledger, dispatch.notification).state == "accepted", "a provider says so of what it was sent"
+            assert shown(ledger, dispatch.notification).state == "accepted", (
+                "it is the provider's answer to this message"
+            )
 
-    # ------------------------------------------------------------------------------------------------- their own word
+    # ---------------------------------------------------------------------------------------------- delivery reports
 
     def test_a_report_about_a_shared_reference_changes_neither_notification(
         self, harness: Harness, ledger: OutboxCaller
@@ -621,7 +627,7 @@ class ReferenceLaws(OutboxBinding):
         assert ledger.apply_reports(DeliveryReport("delivered", None, provider(harness), reference)) == [None]
         assert [shown(ledger, each.notification).state for each in (one, two)] == ["accepted", "accepted"]
         ours = DeliveryReport("delivered", two.id, provider(harness), reference)
-        assert ledger.apply_reports(ours) == ["delivered"], "our own id says who is meant"
+        assert ledger.apply_reports(ours) == ["delivered"], "our own id identifies the notification"
         assert [shown(ledger, each.notification).state for each in (one, two)] == ["accepted", "delivered"]
 
     def test_our_own_id_counts_for_more_than_a_reference(self, harness: Harness, ledger: OutboxCaller) -> None:
@@ -646,7 +652,7 @@ class ReferenceLaws(OutboxBinding):
     def test_a_report_about_another_message_of_the_same_notification_counts_a_possible_duplicate(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        """Its first attempt was called absent, and was only late; or another relay has sent it too."""
+        """A look-up missed the first attempt, which was only late; or another relay has sent the notification too."""
         message, once = notification(harness, "twice"), notification(harness, "once")
         ledger.add(message, once)
         for number, dispatch in enumerate(ledger.take(harness)):
@@ -657,7 +663,7 @@ class ReferenceLaws(OutboxBinding):
             ledger.apply_reports(DeliveryReport("accepted", one.id, provider(harness), reference))
             ledger.apply_reports(DeliveryReport("delivered", one.id, provider(harness), reference))
             ledger.apply_reports(DeliveryReport("delivered", one.id, provider(harness)))
-        assert ledger.run(people(ledger).find(query)) == [], "all of it is about the message that is known"
+        assert ledger.run(people(ledger).find(query)) == [], "all reports are about the known message"
         for _ in range(2):  # callbacks come twice
             ledger.apply_reports(
                 DeliveryReport("delivered", message.id, provider(harness), f"another {harness.namespace}")

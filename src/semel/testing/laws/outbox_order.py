@@ -1,4 +1,4 @@
-"""Laws of what waits: behind others of its order key, and for the rate of its provider."""
+"""Laws of waiting notifications: the order of an order key, the rate of a provider, guards, and isolation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from semel.values.delivery_state import Accepted, Refused, Resolution, Unknown
 from semel.values.notification import Guard, Notification
 from semel.values.outbox import Crossed, DeliveryReport, Dispatch, Lane, NotificationView, Record, Suppressed
 
-MANY = 700  # more than a store looks at in one go
+MANY = 700  # more than a store reads in one take
 
 
 class QueueOrderLaws(OutboxBinding):
@@ -41,7 +41,7 @@ class QueueOrderLaws(OutboxBinding):
         ledger.add(notification(harness, "free", priority=9))
         first, free = sorted(ledger.take(harness), key=lambda one: one.notification.key, reverse=True)
         assert keys_of([first, free]) == ["n-0", "free"]
-        assert other.take(harness) == [], "it is in somebody's hands"
+        assert other.take(harness) == [], "another relay has taken it"
         ledger.record(released(first, due_ms=first.taken_ms + harness.unit_ms))
         assert other.take(harness) == [], "it waits, and so do those behind it"
         harness.advance(harness.unit_ms)
@@ -64,8 +64,8 @@ class QueueOrderLaws(OutboxBinding):
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
         head = self.queue(harness, ledger)
-        assert ledger.take(harness, room=1) == other.take(harness, room=1) == [], "they are looked at, and stay"
-        assert shown(ledger, notification(harness, "n-0", order="o")).due_ms > 0, "it waits for its turn, not for ever"
+        assert ledger.take(harness, room=1) == other.take(harness, room=1) == [], "they wait behind the head"
+        assert shown(ledger, notification(harness, "n-0", order="o")).due_ms > 0, "it has a due time"
         assert decide(other, head.notification, "sent") == "accepted"
         for number in range(3):
             (next_one,) = other.take(harness)
@@ -86,7 +86,7 @@ class QueueOrderLaws(OutboxBinding):
         assert keys_of(ledger.take(harness)) == ["n-2"]
 
     def queue(self, harness: Harness, ledger: OutboxCaller) -> Dispatch:
-        """Many behind one of which nobody knows what came of it."""
+        """Add a long queue behind a notification with an unknown outcome."""
         ledger.add(notification(harness, "head", order="o"))
         head = ledger.take_one(harness)
         ledger.send(harness, head, Unknown("timeout"))
@@ -127,12 +127,12 @@ class RateLaws(OutboxBinding):
         taken: list[str] = []
         for _ in range(8):
             taken += [one.notification.tenant for one in ledger.take(harness, room=5, per_second=1.0)]
-        assert f"{harness.namespace} 2" in taken, "who has too much keeps nobody else waiting"
+        assert f"{harness.namespace} 2" in taken, "a busy tenant does not delay the others"
 
     def test_a_notification_waiting_for_the_rate_is_not_overtaken(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        """Also by what is added while it waits, though somebody takes all the time."""
+        """This includes notifications that are added while it waits and relays take continuously."""
         ledger.add(*[notification(harness, f"early {number}") for number in range(8)])
         order: list[str] = []
         for turn in range(60):
@@ -162,7 +162,7 @@ class RateLaws(OutboxBinding):
                 break
             harness.advance(125)
         assert [key for key in order if key.startswith("n-")] == [f"n-{number}" for number in range(6)]
-        assert len(order) == 12, "nobody waits for ever"
+        assert len(order) == 12, "no notification waits forever"
 
     def test_an_urgent_notification_goes_before_all_that_wait_for_the_rate(
         self, harness: Harness, ledger: OutboxCaller
@@ -177,7 +177,7 @@ class RateLaws(OutboxBinding):
     def test_lanes_and_relays_that_share_a_provider_share_its_limit(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
-        """One knows a channel that leads there, another has less room, or takes more often: the limit is one."""
+        """The limit is shared by relays that take by channel or by provider, in any number and at any rate."""
         provider_name = provider(harness)
         ledger.add(*[notification(harness, f"n-{number}") for number in range(15)])
         ledger.add(
@@ -233,7 +233,7 @@ class InterplayLaws(OutboxBinding):
     def test_two_refused_notifications_return_the_guard_to_the_one_sent_before_them(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        """The second one of them passed when nobody knew yet what would come of the first."""
+        """The second one passed while the outcome of the first was still open."""
         brief = 2 * harness.unit_ms / 1000
         first_sent = _guarded(harness, "first", brief)
         ledger.add(first_sent)
@@ -279,7 +279,7 @@ class InterplayLaws(OutboxBinding):
         assert decide(ledger, message, "given_up") == "failed"
 
     def test_a_late_decision_not_sent_expires_the_notification(self, harness: Harness, ledger: OutboxCaller) -> None:
-        """Whoever hears "pending" would take it for sent; the relay would let it expire."""
+        """With the answer "pending" an operator would expect a message that the relay then lets expire."""
         ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
         one, two = sorted(ledger.take(harness), key=lambda dispatch: dispatch.notification.key)
         aged = with_delivery_state(one, states.aging(one.delivery_state, one.taken_ms + harness.unit_ms))
@@ -290,7 +290,7 @@ class InterplayLaws(OutboxBinding):
         assert ledger.cross(two) == [Crossed()], "no message was sent"
 
     def test_the_status_is_sent_after_later_failures(self, harness: Harness, ledger: OutboxCaller) -> None:
-        """Whoever asks would else tell this customer again."""
+        """Otherwise the caller would notify this customer again."""
         ledger.add(first_sent := notification(harness, "first"))
         ledger.send(harness, ledger.take_one(harness), Accepted())
         harness.advance(1)
@@ -300,7 +300,7 @@ class InterplayLaws(OutboxBinding):
         assert all(ledger.record(*[answered(harness, one, REFUSED) for one in dispatches]))
         assert (status(ledger, first_sent).answer, status(ledger, first_sent).id) == ("sent", first_sent.id.hex())
 
-    # ---------------------------------------------------------------------------------------------------- witnesses
+    # --------------------------------------------------------------------------------------------- delivery reports
 
     def test_two_providers_that_have_it_may_both_have_sent_it(self, harness: Harness, ledger: OutboxCaller) -> None:
         message = notification(harness)
@@ -313,17 +313,17 @@ class InterplayLaws(OutboxBinding):
         assert ledger.apply_reports(DeliveryReport("delivered", message.id, provider(harness))) == ["delivered"]
         assert shown(ledger, message).possible_duplicates == 1
 
-    @pytest.mark.parametrize("again", ["a look-up found nothing", "a person said so"])
+    @pytest.mark.parametrize("again", ["a look-up found nothing", "a person decided"])
     def test_a_refusal_does_not_settle_a_message_that_was_resent_after_a_doubt(
         self, harness: Harness, ledger: OutboxCaller, again: str
     ) -> None:
-        """It may be about the first message, which was there after all. The second one may have been sent."""
+        """The refusal may be about the first message, which did arrive. The second one may have been sent."""
         message = notification(harness, guard=Guard(window_s=3600))
         ledger.add(message)
         first = ledger.take_one(harness)
         ledger.send(harness, first, Unknown("timeout"), looks_up=True, settle_s=harness.unit_ms / 1000)
         harness.advance(harness.unit_ms)
-        if again == "a person said so":
+        if again == "a person decided":
             assert decide(ledger, message, "not_sent") == "pending"
         else:
             looked = ledger.take_one(harness)
@@ -337,7 +337,7 @@ class InterplayLaws(OutboxBinding):
 
 
 class MovedClockLaws(OutboxBinding):
-    """Of an outbox whose clock the tests can move: it goes back."""
+    """Laws for an outbox whose clock the tests can set back."""
 
     def test_a_notification_passes_its_own_guard_after_the_clock_went_back(
         self, harness: Harness, ledger: OutboxCaller
@@ -366,7 +366,7 @@ class MovedClockLaws(OutboxBinding):
     def test_a_clock_that_went_back_gives_out_no_slot_a_second_time(
         self, harness: Harness, ledger: OutboxCaller
     ) -> None:
-        """Slots are compared by how far each is ahead of its take: no time passes between the two takes."""
+        """The test compares the distance of each slot from its take, because no time passes between the two takes."""
         assert harness.clock is not None, "bind RealTimeOutboxLaws to a store with its own clock"
         ledger.add(*[notification(harness, f"n-{number}") for number in range(3)])
         before = [max(one.slot_ms - one.taken_ms, 0) for one in ledger.take(harness, per_second=2.0)]
@@ -383,12 +383,12 @@ def _guarded(harness: Harness, key: str, window_s: float = 3_600.0) -> Notificat
 
 # Laws of isolation: a change to one notification changes no other, also within the same tenant.
 #
-# `OutboxBystanders` plants notifications of another tenant around every law. These laws have theirs in the same tenant,
-# with the same recipient and provider, where a condition that is missing or too wide reaches most.
+# `OutboxBystanders` adds notifications of another tenant to every law. These laws use other notifications of the same
+# tenant, recipient and provider, which a missing or too wide condition would change first.
 
 
 def ways(sender: OutboxCaller, message: Notification) -> list[str]:
-    """The answer to every way of asking about it."""
+    """The status of a notification by each kind of query."""
     ask = people(sender).status
     asked = (
         ask(message.tenant, recipient=message.recipient, kind=message.kind),
@@ -419,7 +419,7 @@ class BystanderLaws(OutboxBinding):
         assert decide(ledger, decided, resolution) is not None
         assert [shown(ledger, one) for one in (*others, waiting)] == before
         due = ["uncertain-0", "waiting"] if resolution == "not_sent" else ["waiting"]
-        assert sorted(keys_of(ledger.take(harness))) == due, "what is uncertain is not sent again"
+        assert sorted(keys_of(ledger.take(harness))) == due, "uncertain notifications are not sent again"
 
     def test_a_suppressed_notification_ends_no_other(self, harness: Harness, ledger: OutboxCaller) -> None:
         uncertain = uncertain_ones(harness, ledger)
@@ -439,7 +439,7 @@ class BystanderLaws(OutboxBinding):
         assert keys_of(ledger.take(harness)) == ["waiting"]
 
     def test_every_way_of_asking_gives_one_answer(self, harness: Harness, ledger: OutboxCaller) -> None:
-        """Of what was given up: whether it may have been sent is known by whether it had left."""
+        """A notification that was given up may have been sent only if it had crossed."""
         left = notification(harness, "left", recipient="+4915100000001")
         ledger.add(left)
         ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))

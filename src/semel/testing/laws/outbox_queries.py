@@ -78,7 +78,7 @@ class StatusLaws(OutboxBinding):
         alone = ledger.run(people(ledger).status(message.tenant, recipient=message.recipient))
         assert (by_key.answer, alone.answer) == ("unknown", "unknown")
         assert ledger.run(people(ledger).erase(message.tenant, message.recipient, "asked to", "ada")) == 1
-        assert status(ledger, message).answer == "unknown", "nobody knows any better now"
+        assert status(ledger, message).answer == "unknown", "the outcome is still unknown"
         assert ledger.apply_reports(DeliveryReport("delivered", message.id)) == ["delivered"]
         assert status(ledger, message).answer == "sent"
 
@@ -192,7 +192,7 @@ class ListLaws(OutboxBinding):
     def test_pages_hold_each_notification_once(
         self, harness: Harness, ledger: OutboxCaller, bytes_max: int | None
     ) -> None:
-        """Also where many were added at one time, and whatever their contents weigh."""
+        """This holds for notifications with the same time and for contents of any size."""
         sizes = {f"n-{number}": (number % 4) * 1_000 + 10 for number in range(11)}
         ledger.add(*(notification(harness, key, body="x" * size) for key, size in sizes.items()))
         harness.advance(harness.unit_ms)
@@ -381,7 +381,7 @@ class EraseLaws(OutboxBinding):
         assert (shown(ledger, message).state, shown(ledger, message).erased) == ("accepted", True)
 
     def test_what_may_have_left_and_is_to_be_sent_again_waits(self, harness: Harness, ledger: OutboxCaller) -> None:
-        """Were its content gone, a person who says that it was not sent would have nothing to send."""
+        """After the decision `not_sent` the relay still needs the content."""
         message = notification(harness, policy="resend")
         ledger.add(message)
         overdue(harness, ledger)
@@ -401,7 +401,7 @@ class EraseLaws(OutboxBinding):
         ledger.send(harness, dispatch, Unknown("timeout"))
         assert decide(other, message, "given_up") == "failed"
         assert ledger.apply_reports(DeliveryReport("delivered", message.id)) == ["delivered"], (
-            "the provider knows better"
+            "a delivery report outweighs a decision"
         )
         assert ledger.take(harness) == []
 
@@ -413,7 +413,7 @@ ACCEPTED = Accepted("r-1")
 
 
 def purge(sender: OutboxCaller, content_ms: int, identity_ms: int = NEVER_MS) -> int:
-    """All of it, in steps."""
+    """Purge in steps until nothing is left to purge."""
     total = 0
     while count := sender.run(people(sender).purge(content_ms, identity_ms, 1_000)):
         total += count
@@ -444,7 +444,7 @@ class BacklogLaws(OutboxBinding):
         ours = {(one.provider, one.state): one.count for one in backlog if one.provider.endswith(harness.namespace)}
         one, two = provider(harness), provider(harness, "two")
         counts = {(one, "uncertain"): 1, (one, "sending"): 1, (one, "pending"): 3, (two, "pending"): 1}
-        assert ours == counts, "what is over waits for nothing"
+        assert ours == counts, "finished notifications are not in the backlog"
 
     def test_the_backlog_has_the_time_of_its_oldest_notification(self, harness: Harness, ledger: OutboxCaller) -> None:
         first = notification(harness, "n-0")
@@ -509,7 +509,7 @@ class PurgeLaws(OutboxBinding):
             "waiting": "pending",
         }
         assert not any(shown(ledger, one).erased for one in by_key.values())
-        assert len(shown(ledger, by_key["refused"]).attempts) == 1, "and so does its evidence"
+        assert len(shown(ledger, by_key["refused"]).attempts) == 1, "its evidence stays too"
 
     def test_the_time_runs_from_its_end_and_not_from_its_beginning(
         self, harness: Harness, ledger: OutboxCaller
@@ -569,8 +569,8 @@ class PurgeLaws(OutboxBinding):
         assert ledger.run(people(ledger).show(first.id)) is None
         ledger.add(second)
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)]
-        assert [one.status for one in ledger.add(first)] == ["added"], "it is another one, of the same name"
-        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)], "which has passed nothing"
+        assert [one.status for one in ledger.add(first)] == ["added"], "it is another notification with the same key"
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)], "it has not passed the guard itself"
 
     def test_a_notification_with_the_key_of_a_purged_one_does_not_free_its_guard(
         self, harness: Harness, ledger: OutboxCaller

@@ -1,4 +1,4 @@
-"""Laws of a provider: its answer reports only facts about the message. Against the simulator, over real sockets."""
+"""Laws of a provider, tested against the simulator over real sockets: its answers state only facts about a message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 TAKEN_MS = 1_750_000_000_000
 STALLS = frozenset(name for name, lie in LIES.items() if lie.hears == "silence")
-PATIENT_S = 30.0  # for everything but a stall: this machine may be busy
+PATIENT_S = 30.0  # for every call except a stall; the machine may be busy
 SHORT_S = 2.0
 
 
@@ -47,14 +47,14 @@ class ProviderKit:
 
     simulator: SimulatorProcess
     dialect: str
-    """By what name the simulator knows it."""
+    """The name of the provider in the simulator."""
 
     open: Callable[[Opening], Provider]
     say: Callable[[str], Notification]
-    """A notification about something of this name, to a recipient of its own."""
+    """Returns a notification with this key, to its own recipient."""
 
     secrets: Sequence[str]
-    """Texts that may be seen nowhere."""
+    """Texts that must appear in no request, log line or repr."""
 
     unfit: Sequence[Notification] = ()
     """Notifications that this provider cannot send."""
@@ -63,23 +63,23 @@ class ProviderKit:
     """Whether it reports a rate limit."""
 
     replays: bool = True
-    """It answers a key that it knows as it did the first time. False: it only reports that it knows the key."""
+    """True: a known key gets the same answer as the first time. False: the answer only reports a known key."""
 
     reads: Callable[[Notification], tuple[str, str, str, str]] = field(
         default=lambda notification: (notification.recipient, str(notification.body), "", "")
     )
-    """To whom, text, subject and HTML, as the customer gets them."""
+    """The recipient, text, subject and HTML that the customer receives."""
 
 
 @dataclass(frozen=True)
 class Opening:
     url: str
     right: bool = True
-    """Whether the credentials are."""
+    """Whether the credentials are valid."""
 
     timeout_s: float = PATIENT_S
     callback: str = ""
-    """Where it is to be told to call back, if it is told with each message."""
+    """The callback URL, for a provider that gets it with each message."""
 
 
 def dispatch_of(notification: Notification) -> Dispatch:
@@ -101,7 +101,7 @@ class ProviderBinding:
 
 
 def opened(kit: ProviderKit, story: Callable[[Provider], Awaitable[T]], opening: Opening | None = None) -> T:
-    """The story, with a provider that is closed at its end."""
+    """Run a story with a provider, and close the provider afterwards."""
 
     async def run() -> T:
         provider = kit.open(opening or Opening(kit.simulator.url(kit.dialect)))
@@ -116,7 +116,7 @@ def opened(kit: ProviderKit, story: Callable[[Provider], Awaitable[T]], opening:
 def sent(
     kit: ProviderKit, notification: Notification, *, times: int = 1, opening: Opening | None = None
 ) -> tuple[list[Answer], Provider]:
-    """The same bytes, so often, one after the other."""
+    """Send the same bytes several times in sequence."""
 
     async def story(provider: Provider) -> tuple[list[Answer], Provider]:
         dispatch = dispatch_of(notification)
@@ -134,7 +134,7 @@ class SendingLaws(ProviderBinding):
     def test_nothing_leaves_when_the_lease_ended_before_the_first_byte(
         self, kit: ProviderKit, said: Notification
     ) -> None:
-        """The relay stalled while the provider connected or fetched a token: another relay may have the message."""
+        """The relay stalled while the provider connected or fetched a token. Another relay may own the message now."""
 
         def too_late() -> None:
             raise LeaseLost("stalled")
@@ -148,7 +148,7 @@ class SendingLaws(ProviderBinding):
         assert isinstance(answer, Accepted), answer
         (message,) = got(kit, said)
         assert (message.to, message.text, message.subject, message.html) == kit.reads(said)
-        assert answer.reference, "an acceptance has a name, by which its callbacks can be known"
+        assert answer.reference, "callbacks identify the message by its reference"
         assert message.ours in ("", said.id.hex())
 
     def test_a_request_is_the_same_bytes_every_time_and_holds_no_secret(
@@ -169,7 +169,7 @@ class SendingLaws(ProviderBinding):
     def test_the_same_bytes_twice_are_one_message_where_a_key_is_honoured(
         self, kit: ProviderKit, said: Notification
     ) -> None:
-        """The other half: without a key they are two. A contract must not promise what the provider does not do."""
+        """Without a key they are two messages. A contract must not promise a key that the provider ignores."""
         answers, provider = sent(kit, said, times=2)
         assert [type(answer) for answer in answers] == [Accepted, Accepted]
         keyed = provider.contract.key is not None
@@ -177,13 +177,13 @@ class SendingLaws(ProviderBinding):
         if keyed:
             first, second = answers
             if kit.replays:
-                assert first == second, "the same message has the same name"
+                assert first == second, "the same message has the same reference"
             else:
-                assert getattr(second, "reference", "?") == "", "what is not told is not made up"
+                assert getattr(second, "reference", "?") == "", "a missing reference is not invented"
             assert {one.key for one in got(kit, said)} == {said.id.hex()}
 
     def test_an_expired_key_does_not_deduplicate(self, kit: ProviderKit, said: Notification) -> None:
-        """Why a window is part of a contract: the simulator shows what comes of it."""
+        """A contract has a window because a key that expires too early leads to a second message."""
         _, provider = sent(kit, said)
         kit.simulator.forget_keys()
         sent(kit, said)
@@ -203,7 +203,7 @@ class SendingLaws(ProviderBinding):
 
 class LyingLaws(ProviderBinding):
     def test_an_ambiguous_response_is_unknown(self, kit: ProviderKit, said: Notification) -> None:
-        """Whatever the lie."""
+        """This holds for every ambiguous lie of the simulator."""
         messages = {name: kit.say(uuid4().hex) for name in LIES if LIES[name].ambiguous and name not in STALLS}
 
         async def story(provider: Provider) -> dict[str, Answer]:
@@ -225,12 +225,12 @@ class LyingLaws(ProviderBinding):
         assert arrived == {name for name in messages if LIES[name].delivers}
 
     def test_silence_is_unknown_and_ends(self, kit: ProviderKit, said: Notification) -> None:
-        """Both at once, for the time it takes."""
+        """Both kinds of stall run at the same time, because each lasts until the timeout."""
         other, first = kit.say(uuid4().hex), dispatch_of(kit.say(uuid4().hex))
 
         async def story(provider: Provider) -> tuple[list[Answer], int]:
             both = [(dispatch, provider.prepare(dispatch)) for dispatch in map(dispatch_of, (said, other))]
-            await provider.send(first, provider.prepare(first))  # it signs in, where it has to, before time is short
+            await provider.send(first, provider.prepare(first))  # signs in before the short timeout applies
             for lie in sorted(STALLS):
                 kit.simulator.lie(lie, kit.dialect)
             before = len(kit.simulator.told()["about"])
@@ -267,7 +267,7 @@ class LyingLaws(ProviderBinding):
         assert not isinstance(answer, Accepted)
         assert not (isinstance(answer, Refused) and answer.final)
         if provider.contract.key is not None:
-            assert isinstance(answer, Unknown), "somebody else's request may be the one that is accepted"
+            assert isinstance(answer, Unknown), "a concurrent request with this key may be accepted"
         assert got(kit, said) == []
 
 
@@ -276,7 +276,7 @@ class AccessLaws(ProviderBinding):
         wrong = Opening(kit.simulator.url(kit.dialect), right=False)
         (answer,), _ = sent(kit, said, opening=wrong)
         assert isinstance(answer, Refused), answer
-        assert not answer.final, "a person changes them, and the message is as good as before"
+        assert not answer.final, "the message can be sent after an operator corrects them"
         assert got(kit, said) == []
 
     @pytest.mark.parametrize("right", [True, False])
@@ -289,7 +289,7 @@ class AccessLaws(ProviderBinding):
         assert not [secret for secret in kit.secrets if secret in shown]
 
     def test_an_unreachable_provider_receives_nothing(self, kit: ProviderKit, said: Notification) -> None:
-        with socket.socket() as closed:  # bound, and nobody listens
+        with socket.socket() as closed:  # bound, but not listening
             closed.bind(("127.0.0.1", 0))
             (answer,), _ = sent(kit, said, opening=Opening(f"http://127.0.0.1:{closed.getsockname()[1]}"))
         assert isinstance(answer, Refused), answer
@@ -309,7 +309,7 @@ class AccessLaws(ProviderBinding):
 
 
 class TokenLaws(ProviderBinding):
-    """For a provider that signs in first."""
+    """Laws for a provider with access tokens."""
 
     def test_a_token_that_ended_is_renewed_once_for_all(self, kit: ProviderKit, said: Notification) -> None:
         many = [dispatch_of(kit.say(uuid4().hex)) for _ in range(20)]
@@ -358,7 +358,7 @@ class Heard(NamedTuple):
 
 
 class Ear:
-    """A server that receives callbacks. It answers 200 to all of them."""
+    """A server that receives callbacks and answers 200."""
 
     def __init__(self) -> None:
         self.heard: list[Heard] = []
@@ -373,7 +373,7 @@ class Ear:
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing: tests are quiet."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), CallbackHandler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/callbacks"
@@ -393,7 +393,7 @@ class Ear:
 
 
 class ReportLaws(ProviderBinding):
-    """For a provider that reports the delivery state of a message."""
+    """Laws for a provider that reports the delivery state of a message."""
 
     @pytest.fixture
     def ear(self) -> Iterator[Ear]:
@@ -428,7 +428,7 @@ class ReportLaws(ProviderBinding):
     def test_a_callback_finds_a_message_of_which_nothing_else_is_known(
         self, kit: ProviderKit, said: Notification, ear: Ear, ending: Ending
     ) -> None:
-        """Our id comes back: the answer that had the provider's own was lost."""
+        """The callback contains our id. The answer with the provider's reference was lost."""
         kit.simulator.lie("accept then drop", kit.dialect)
         assert LIES["accept then drop"].delivers
         kit.simulator.callbacks(kit.dialect, "twice", ear.url, ending=ending)

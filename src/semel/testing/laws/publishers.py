@@ -16,11 +16,11 @@ from semel.testing.laws.source_harness import SOON_S, TOPIC, Handle, SourceWorke
 from semel.values.event import PLAIN, DecodeOptions, Event
 from semel.values.forwarded import TOO_LARGE, UNFIT, ForwardedEvent, ForwardMetadata
 
-TIMEOUT_S = 20.0  # of a publisher in good times: a busy machine is no fault
-SHORT_S = 1.5  # of one whose broker is silent
+TIMEOUT_S = 20.0  # for a healthy broker; long, because the machine may be busy
+SHORT_S = 1.5  # for a silent broker
 RECEIVE_MAX = 50
-TICKS = 5  # of the loop, in which whoever waits hears what has been answered
-LARGE = 150_000  # bytes: two of them do not fit into one request of SQS
+TICKS = 5  # of the loop, until waiting tasks have their answers
+LARGE = 150_000  # bytes; two such events exceed one SQS request
 METADATA = (
     ForwardMetadata(),
     ForwardMetadata("acme"),
@@ -60,24 +60,24 @@ class PublisherApp(Protocol):
 
 @dataclass
 class PublisherHarness:
-    """One place at a broker, empty, and the ways to it."""
+    """Access to one empty destination at a broker."""
 
     open: Callable[[float], Publisher]
-    """Another publisher to this place, with this timeout in seconds."""
+    """Opens another publisher to this destination, with this timeout in seconds."""
 
     source: Callable[[], Source]
-    """The consumer's side, on the running loop: it takes from the same place, and believes the notes (forwarded). Its
-    deliveries have `reading` and `headers`."""
+    """Opens a consumer of this destination on the running loop. It trusts the metadata of forwarded events. Its
+    deliveries have `decode_options` and `headers`."""
 
     app: Callable[[Handle], PublisherApp]
-    """Opens an app on a ledger of its own, with one handler for TOPIC, which is called "handle"."""
+    """Opens an app with its own ledger and one handler for TOPIC, named "handle"."""
 
     silent: Callable[[], AbstractContextManager[Callable[[], bool]]]
-    """While it is open, the broker takes connections or keeps them, and says nothing. What it gives tells whether that
-    was noticed: something was sent, and got no answer. After it the broker is well again."""
+    """During this block the broker accepts or keeps connections but sends nothing. Yields a function that returns
+    whether the fault landed: a request was sent and got no answer. After the block the broker works again."""
 
     unfit: Sequence[ForwardedEvent]
-    """Events that this broker cannot take at any attempt. One of them is too large."""
+    """Events that this broker never accepts. One of them is too large."""
 
 
 class Got(NamedTuple):
@@ -114,7 +114,7 @@ async def opened(harness: PublisherHarness, timeout_s: float = TIMEOUT_S) -> Asy
 
 
 async def taken(harness: PublisherHarness, wanted: Iterable[Got]) -> list[Got]:
-    """Everything until the wanted ones are there, in order. A broker may bring something twice."""
+    """Consume until all wanted events have arrived. Returns everything received, in order, with redeliveries."""
     missing = set(wanted)
     found: list[Got] = []
     source = harness.source()
@@ -126,7 +126,7 @@ async def taken(harness: PublisherHarness, wanted: Iterable[Got]) -> list[Got]:
                     missing.discard(found[-1])
                     await delivery.ack()
     except TimeoutError:
-        pytest.fail(f"{len(missing)} parcels that were answered as there did not arrive, such as {min(missing)!r:.300}")
+        pytest.fail(f"{len(missing)} confirmed events did not arrive, such as {min(missing)!r:.300}")
     finally:
         if isinstance(source, Stoppable):
             await source.close()
@@ -148,7 +148,7 @@ class PublisherBinding:
 
 
 class PublishLaws(PublisherBinding):
-    """What is answered, and what is there."""
+    """Laws of the answers of a publisher, and of the events at the broker."""
 
     def test_a_confirmed_event_is_stored_unchanged(self, harness: PublisherHarness) -> None:
         async def story() -> None:
@@ -194,7 +194,7 @@ class PublishLaws(PublisherBinding):
             assert any(reason.startswith(TOO_LARGE) for reason in refusals), refusals
             assert [answer for event, answer in zip(mixed, answers, strict=True) if event in good] == [""] * len(good)
             found = set(await taken(harness, map(expected, good)))
-            assert found == set(map(expected, good)), "what was refused is not there"
+            assert found == set(map(expected, good)), "refused events are not at the broker"
 
         asyncio.run(story())
 
@@ -223,7 +223,7 @@ class PublishLaws(PublisherBinding):
                         (why,) = await publisher.publish([during])
                     assert landed(), "inconclusive: the broker was not silent"
                 assert why
-                assert not why.startswith((TOO_LARGE, UNFIT)), "another try is of use"
+                assert not why.startswith((TOO_LARGE, UNFIT)), "the refusal is not permanent"
                 await _until_there(publisher, after)
             await taken(harness, [expected(after), *([expected(before)] if used else [])])
 
@@ -234,19 +234,19 @@ class PublishLaws(PublisherBinding):
             handed = events(60)
             publisher = harness.open(TIMEOUT_S)
             publishing = [asyncio.ensure_future(publisher.publish([event])) for event in handed]
-            await asyncio.sleep(0)  # all of them have begun
+            await asyncio.sleep(0)  # all of them have started
             await publisher.close()
             for _ in range(TICKS):
                 await asyncio.sleep(0)
             assert all(one.done() for one in publishing)
             there = [event for event, one in zip(handed, publishing, strict=True) if one.result() == [""]]
-            assert there == handed, "a broker that is well takes what was under way"
+            assert there == handed, "a healthy broker accepts the requests in flight"
             assert set(await taken(harness, map(expected, there))) == set(map(expected, there))
 
         asyncio.run(story())
 
     def test_an_event_is_the_same_one_by_whichever_way_it_comes(self, harness: PublisherHarness) -> None:
-        """Straight to the app, as a webhook, and over the broker: the consumer makes the same key of it."""
+        """An event has the same key whether it reaches the app directly, as a webhook, or through the broker."""
 
         async def story() -> None:
             ran: list[str] = []
@@ -276,7 +276,7 @@ class PublishLaws(PublisherBinding):
             working = asyncio.ensure_future(app.worker(source).run())
             ends = asyncio.get_running_loop().time() + SOON_S
             while len(ran) < len(ways) + 1 and not working.done():
-                assert asyncio.get_running_loop().time() < ends, f"the last one did not come: {ran}"
+                assert asyncio.get_running_loop().time() < ends, f"the last event did not arrive: {ran}"
                 await asyncio.sleep(0.05)
             assert isinstance(source, Stoppable)
             source.stop()
@@ -292,7 +292,7 @@ class PublishLaws(PublisherBinding):
 
 
 class PublishOrderLaws(PublisherBinding):
-    """For brokers that keep order within a group."""
+    """Laws for brokers that keep order within a group."""
 
     def test_events_of_a_group_stay_in_order(self, harness: PublisherHarness) -> None:
         async def story() -> None:
@@ -314,7 +314,7 @@ class PublishOrderLaws(PublisherBinding):
 
 
 async def _until_there(publisher: Publisher, event: ForwardedEvent) -> None:
-    """A busy machine may need several tries of a short time."""
+    """Publish until the broker confirms. On a busy machine the short timeout may need several attempts."""
     ends = asyncio.get_running_loop().time() + SOON_S
     while (answers := await publisher.publish([event])) != [""]:
         assert asyncio.get_running_loop().time() < ends, answers

@@ -1,4 +1,4 @@
-"""Laws of `settle`, `renew` and `purge`: how a lease ends."""
+"""Laws of `settle` and `renew`, and of the attempt log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SettleLaws(Binding):
         assert other.is_done(claim, b"1")
 
     def test_the_token_of_another_key_is_nobodys(self, harness: Harness, ledger: Caller) -> None:
-        """Also in one batch, where each of them is the current one of some key."""
+        """This also holds in one batch in which each token is the current one of another key."""
         one, two = harness.claim("a"), harness.claim("b")
         first, second = ledger.grant(one), ledger.grant(two)
         crossed = [Lease(one, second.lease.token), Lease(two, first.lease.token)]
@@ -236,7 +236,7 @@ class SettleLaws(Binding):
             assert ledger.settle(granted, Release()) is True
 
     def test_releasing_twice_takes_back_one_claim(self, harness: Harness, ledger: Caller) -> None:
-        """A lost reply followed by a retry must not forget that a holder vanished."""
+        """After a lost reply and a retry, the ledger still reports that a holder vanished."""
         claim = harness.claim("a")
         for attempts_before in (1, 2):
             ledger.grant(claim)
@@ -346,7 +346,7 @@ class TryLaws(Binding):
     def test_what_succeeds_at_last_answers_as_if_it_had_at_once(
         self, harness: Harness, ledger: Caller, result: bytes
     ) -> None:
-        """How often it was tried before is forgotten, or told in full."""
+        """The earlier attempts are either purged or listed in full."""
         claim = harness.claim("a", fingerprint="1", aliases=["x"])
         _try(ledger, claim, Retry(0, "first"))
         ledger.do(claim, result)

@@ -18,24 +18,24 @@ import pytest
 from semel.ports import Delivery, Entry, Source
 from semel.values.event import Event
 
-SOON_S = 60.0  # for whatever must happen; a busy machine may need long
+SOON_S = 60.0  # the limit of every wait; a busy machine is slow
 LOOK_S = 0.05
 ENTRIES_MAX = 100_000
-TOPIC = "law"  # the type of all events that have a handler
-LANDED, SAID = "landed", "said"  # files of a process that is to die
-LANES = 3  # workers that share a source: a slow handler holds up only the batch it came with
-LEASE_S = 5.0  # of the apps under test: long against what a busy machine makes them wait, short against a test
+TOPIC = "law"  # the event type of the only handler
+LANDED, SAID = "landed", "said"  # files of a consumer process: the crash marker and its output
+LANES = 3  # workers that share a source, so that a slow handler delays only its own batch
+LEASE_S = 5.0  # of the apps under test: longer than the delays of a busy machine, shorter than a test
 
 
 class SourceDeadLetter(NamedTuple):
-    """A message that a source has put aside because it is not an event."""
+    """A malformed message that a source has kept as a dead letter."""
 
     body: bytes  # as it was sent
     reason: str
 
 
 class Process(Protocol):
-    """`subprocess.Popen` is one."""
+    """A process, such as `subprocess.Popen`."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, negative for a signal. Raises subprocess.TimeoutExpired."""
@@ -63,8 +63,8 @@ Handle: TypeAlias = Callable[[Event, Any], Awaitable[Any]]
 
 
 class MakeApp(Protocol):
-    """Opens an app on the ledger of the harness, with one handler for TOPIC. Its leases last LEASE_S, and where a
-    handler raises, the next try is due at once (`Semel(…, random=lambda: 0.0)`)."""
+    """Opens an app on the ledger of the harness, with one handler for TOPIC. Its leases last LEASE_S. If the handler
+    raises, the next attempt is due at once (`Semel(…, random=lambda: 0.0)`)."""
 
     def __call__(self, handle: Handle, *, max_attempts: int = 8) -> SourceApp: ...
 
@@ -81,47 +81,47 @@ async def _close(source: Source) -> None:
 
 @dataclass
 class SourceHarness:
-    """One source, empty, and the ways to it."""
+    """Access to one empty source."""
 
     send: Callable[[Sequence[bytes], str], None]
-    """Put messages there, in order; they are durable when it returns. The text is their group, where a source keeps
-    order by groups (a message group of SQS, a key of Kafka); empty: each has a group of its own."""
+    """Sends messages in order. They are durable when it returns. The text is their group, for a source that keeps order
+    within groups (an SQS message group, a Kafka key). Empty: each message has its own group."""
 
     open: Callable[[], Source]
-    """Another consumer, on the running loop, that hands over up to 50 messages before it wants an answer. What it has
-    received is its own for `hold_s`."""
+    """Opens another consumer on the running loop. It delivers up to 50 messages before the first answer, and keeps
+    received messages for `hold_s`."""
 
     app: MakeApp
 
     left: Callable[[], int]
-    """How many messages are not acknowledged: to be had, hidden, or in somebody's hands."""
+    """The number of unacknowledged messages: available, hidden, or in flight."""
 
     dead_letters: Callable[[], list[SourceDeadLetter]]
-    """The dead letters of the source. Looking does not change them."""
+    """Reads the dead letters of the source without removing them."""
 
     consumer: Callable[[str, Path], Process]
-    """Starts a process that works off the source until it is killed, as `CrashLaws` describes it. It dies at the step,
-    with `crash_at(step, marker=folder / LANDED)`, at none where that is empty, and says what it has to say in the file
-    SAID of the folder."""
+    """Starts a process that consumes the source until it is killed, as described in `CrashLaws`. It crashes at the step
+    with `crash_at(step, marker=folder / LANDED)`, or not at all if the step is empty. Its output goes to the file SAID
+    in the folder."""
 
     steps: Sequence[str]
-    """All steps at which the process may die, of the flow and of the source."""
+    """All steps of the flow and of the source at which the process can crash."""
 
     happened: Callable[[], list[str]]
-    """The ids of the events that the process has acted on, in order, one for each time."""
+    """The ids of the events whose effect happened, in order, once for each time."""
 
     hold_s: float
-    """How long a silent consumer keeps what it has received from others; 0: there is no such time. Laws that show that
-    something was given back need it long, 20 s or more; the process should take a second or two."""
+    """How long a source hides the messages of a silent consumer from others. 0: no such time. Laws of returned messages
+    need a long time, 20 s or more. The consumer process should use a second or two."""
 
     ends: bool = False
-    """It ends when it is empty, instead of waiting for more."""
+    """True: the source ends when it is empty, instead of waiting for more messages."""
 
     stop: Callable[[Source], None] = _stop
-    """As a service that is told to end: nothing more is handed over."""
+    """Stops deliveries, as a service does when it shuts down."""
 
     close: Callable[[Source], Awaitable[None]] = _close
-    """After that: tell the source all answers, give the rest back, let go of it."""
+    """Sends all answers to the source, returns the remaining messages, and closes it."""
 
     sent: int = field(default=0, init=False)
 
@@ -139,16 +139,16 @@ class AnswerSeen(NamedTuple):
 
     answer: str  # ack, retry, reject
     body: bytes
-    states: Mapping[str, str]  # of each event
+    states: Mapping[str, str]  # by event id
 
     @property
     def state(self) -> str:
-        """Of its own event; empty: the ledger does not know it."""
+        """The state of its own event. Empty: not in the ledger."""
         return self.states.get(json.loads(self.body)["id"], "")
 
 
 class Watched:
-    """A source that records every answer before it passes the answer on."""
+    """A source that records every answer before it forwards it."""
 
     def __init__(self, source: Source, app: SourceApp, answers: list[AnswerSeen]) -> None:
         self._source = source
@@ -187,8 +187,7 @@ class WatchedDelivery(Delivery):
 
 
 class SourceConsumer:
-    """Some workers that share a source of their own. They work while the block lasts, and are then stopped as a service
-    stops them."""
+    """Several workers that share one source. They run during the block and are then stopped as a service stops them."""
 
     def __init__(self, harness: SourceHarness, handle: Handle, *, max_attempts: int = 8) -> None:
         self.told: list[AnswerSeen] = []
@@ -208,19 +207,19 @@ class SourceConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         if error is not None:
-            self._running.cancel()  # what it waits for may never come
+            self._running.cancel()  # its next message may never arrive
         with suppress(asyncio.CancelledError) if error is not None else nullcontext():
             await self.stop()
         await self.app.close()
 
     async def until(self, true: Callable[[], bool], what: str, within_s: float = SOON_S) -> None:
-        """Works until this is so. It is asked in a thread: it may ask a server."""
+        """Wait for a condition while the workers run. The condition runs in a thread, because it may call a server."""
         ends = time.monotonic() + within_s
         while not await asyncio.to_thread(true):
             if self._running.done():
                 await self._running
             if time.monotonic() > ends:
-                pytest.fail(f"waited {within_s:g} s for {what}; told so far: {self.answers()}")
+                pytest.fail(f"waited {within_s:g} s for {what}; answers so far: {self.answers()}")
             await asyncio.sleep(LOOK_S)
 
     async def until_all_is_answered(self, within_s: float = SOON_S) -> None:
@@ -240,7 +239,7 @@ class SourceConsumer:
             worker.stop()
 
     async def stop(self) -> None:
-        """Returns when the source has all answers."""
+        """Stop the workers. Returns when the source has all answers."""
         self.begin_to_stop()
         source, self._source = self._source, None
         if source is not None:
@@ -252,7 +251,7 @@ class SourceConsumer:
     async def _run(self, worker: SourceWorker) -> None:
         while not self._stopping:
             await worker.run()
-            if not self._stopping:  # a source that ends when it is empty is asked again
+            if not self._stopping:  # a source that ended because it was empty is read again
                 await asyncio.sleep(LOOK_S)
 
 

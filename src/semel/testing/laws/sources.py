@@ -31,14 +31,14 @@ from semel.values.event import Event
 from semel.values.outcome import Reject, Retry
 
 MALFORMED = (b"{", b"no JSON at all", b"[]", b"null", b'{"a": 1, "a": 2}', b'{"neither": "id", "nor": "type"}')
-RETRY_S = 1.5  # no whole number: sources that count seconds must not round it down
+RETRY_S = 1.5  # not a whole number, so that rounding down to seconds fails
 
 
 async def _done(event: Event, ctx: Any) -> None: ...
 
 
 class AnswerLaws(SourceBinding):
-    """Ack, retry and reject."""
+    """Laws of ack, retry and reject."""
 
     def test_what_is_acknowledged_is_gone_and_was_settled_before(self, harness: SourceHarness) -> None:
         async def story() -> None:
@@ -136,7 +136,7 @@ class AnswerLaws(SourceBinding):
                 acks = {told.body: told.state for told in consumer.told if told.answer == "ack"}
                 assert acks == {document("poison"): "dead", document("rejected"): "dead", document("good"): "done"}
             assert attempt_log == {"poison": 3, "rejected": 1, "good": 1}
-            assert harness.dead_letters() == [], "the ledger keeps it, and shows it to people"
+            assert harness.dead_letters() == [], "the dead letter is in the ledger"
 
         asyncio.run(story())
 
@@ -154,7 +154,7 @@ class AnswerLaws(SourceBinding):
             async with SourceConsumer(harness, handle, max_attempts=1) as first:
                 await first.until(lambda: bool(began), "the handler to begin")
                 async with SourceConsumer(harness, handle, max_attempts=1) as second:
-                    harness.put(document("e"), group="two")  # another copy; the first is in hand
+                    harness.put(document("e"), group="two")  # another copy; the first is in flight
                     await second.until(lambda: len(first.told) + len(second.told) >= 2, "two answers of busy")
                     assert {told.answer for told in [*first.told, *second.told]} == {"retry"}
                     may_end.set()
@@ -172,7 +172,7 @@ class AnswerLaws(SourceBinding):
             async with SourceConsumer(harness, _done) as consumer:
                 await consumer.until_all_is_answered()
                 await consumer.until(lambda: len(harness.dead_letters()) == len(MALFORMED), "the dead letters")
-                assert consumer.answers() == {"reject": len(MALFORMED), "ack": 1}, "each came once"
+                assert consumer.answers() == {"reject": len(MALFORMED), "ack": 1}, "each was delivered once"
                 assert len(await consumer.entries()) == 1
             dead_letters = harness.dead_letters()
             assert sorted(dead_letter.body for dead_letter in dead_letters) == sorted(MALFORMED)
@@ -216,18 +216,18 @@ MANY = 24
 
 
 async def received(source: Source, count: int) -> list[Delivery]:
-    """This many deliveries, however many receives they take."""
+    """Receive until there are this many deliveries."""
     deliveries: list[Delivery] = []
     async with asyncio.timeout(SOON_S):
         while len(deliveries) < count:
             some = await source.receive(count)
-            assert some, "the source has ended before everything came"
+            assert some, "the source ended before all deliveries"
             deliveries += some
     return deliveries
 
 
 class Opened:
-    """A source without a worker, which does not outlive the block."""
+    """A source without a worker, closed at the end of the block."""
 
     def __init__(self, harness: SourceHarness) -> None:
         self.source = harness.open()
@@ -243,7 +243,7 @@ class Opened:
         await self.end()
 
     async def end(self) -> None:
-        """As a service ends it."""
+        """Stop and close the source as a service does."""
         if self._open:
             self._open = False
             self._harness.stop(self.source)
@@ -251,7 +251,7 @@ class Opened:
 
 
 class EndLaws(SourceBinding):
-    """Limits, stopping, closing."""
+    """Laws of limits, stopping and closing."""
 
     def test_a_receive_hands_over_no_more_than_was_asked_for(self, harness: SourceHarness) -> None:
         async def story() -> None:
@@ -265,7 +265,7 @@ class EndLaws(SourceBinding):
                     for delivery in some:
                         await delivery.ack()
             assert sorted(bodies) == [document(f"e{number}") for number in range(7)]
-            assert harness.left() == 0, "when a source is closed it has been told all answers"
+            assert harness.left() == 0, "a closed source has all answers"
 
         asyncio.run(story())
 
@@ -281,7 +281,7 @@ class EndLaws(SourceBinding):
             async with Opened(harness) as second:
                 assert sorted(delivery.body for delivery in await received(second.source, MANY)) == bodies
                 if harness.hold_s:
-                    assert time.monotonic() - began < harness.hold_s, "it was not given back: its time ran out"
+                    assert time.monotonic() - began < harness.hold_s, "it was not returned, but its time ran out"
                 for delivery in some:
                     await delivery.ack()  # too late, and harmless
             if harness.hold_s:
@@ -319,17 +319,17 @@ class EndLaws(SourceBinding):
                 consumer.begin_to_stop()
                 ending = asyncio.ensure_future(consumer.stop())
                 await asyncio.sleep(0.3)
-                assert not ending.done(), "it waits for what is under way"
+                assert not ending.done(), "it waits for running handlers"
                 may_end.set()
                 await asyncio.wait_for(ending, SOON_S)
-                assert began == Counter(finished), "what was begun was finished, and nothing more was begun"
+                assert began == Counter(finished), "running handlers finished, and no other started"
                 assert harness.left() == MANY - len(finished)
                 assert len(await consumer.entries("done")) == len(finished)
             since = time.monotonic()
             async with SourceConsumer(harness, handle) as other:
                 await other.until_all_is_answered()
                 if harness.hold_s:
-                    assert time.monotonic() - since < harness.hold_s, "it was not given back: its time ran out"
+                    assert time.monotonic() - since < harness.hold_s, "it was not returned, but its time ran out"
                 assert len(await other.entries("done")) == MANY
             assert set(began.values()) == {1}
 
@@ -337,7 +337,7 @@ class EndLaws(SourceBinding):
 
 
 class WaitLaws(SourceBinding):
-    """Of a source that waits for more when it is empty."""
+    """Laws for a source that waits for more messages when it is empty."""
 
     def test_a_receive_waits_for_a_delivery_until_the_source_is_stopped(self, harness: SourceHarness) -> None:
         async def story() -> None:
@@ -352,14 +352,14 @@ class WaitLaws(SourceBinding):
                 await asyncio.sleep(0.2)
                 harness.stop(opened.source)
                 assert list(await asyncio.wait_for(waiting, SOON_S)) == []
-                assert list(await opened.source.receive(10)) == [], "it stays so"
+                assert list(await opened.source.receive(10)) == [], "it stays stopped"
             assert harness.left() == 0
 
         asyncio.run(story())
 
 
 class HoldLaws(SourceBinding):
-    """Of a source that keeps what one consumer has received from all others, for `hold_s`."""
+    """Laws for a source that hides received messages from other consumers for `hold_s`."""
 
     def test_a_message_in_flight_is_hidden_from_other_consumers(self, harness: SourceHarness) -> None:
         async def story() -> None:
@@ -378,13 +378,13 @@ class HoldLaws(SourceBinding):
         asyncio.run(story())
 
 
-# For sources that keep order within a group: SQS FIFO queues, partitions of Kafka.
+# Laws for sources that keep order within a group: SQS FIFO queues, Kafka partitions.
 
 AFTER_S = 0.5
 
 
 class OrderedSourceLaws(SourceBinding):
-    """Order within a group is kept, also through failures."""
+    """Laws of order within a group, also through failures."""
 
     def test_the_events_of_a_group_run_one_after_the_other_in_order(self, harness: SourceHarness) -> None:
         async def story() -> None:
@@ -404,7 +404,7 @@ class OrderedSourceLaws(SourceBinding):
                 harness.put(*[document(f"{group}{number:02}") for number in range(15)], group=group)
             async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
-            assert most == {"a": 1, "b": 1, "c": 1}, "two of a group at a time"
+            assert most == {"a": 1, "b": 1, "c": 1}, "two events of a group ran at the same time"
             for group in "abc":
                 assert [event for event in ran if event[0] == group] == [f"{group}{number:02}" for number in range(15)]
 
@@ -424,7 +424,7 @@ class OrderedSourceLaws(SourceBinding):
             async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
             of_a = [event for event in tries if event[0] == "a"]
-            assert of_a == ["a0", "a1", "a1", "a1", "a2", "a3", "a4"], "nothing overtakes what failed"
+            assert of_a == ["a0", "a1", "a1", "a1", "a2", "a3", "a4"], "no event overtakes a failed one"
             assert [event for event in tries if event[0] == "b"] == [f"b{number}" for number in range(5)]
 
         asyncio.run(story())
@@ -448,23 +448,22 @@ class OrderedSourceLaws(SourceBinding):
         asyncio.run(story())
 
 
-# Laws of a killed consumer: no event is lost and none is processed twice, whichever step the kill hits.
+# Laws of a killed consumer: every event takes effect exactly once, whichever step the kill hits.
 
-AGAIN = "again"  # `data.again`: the handler asks for a retry in the first attempt
-EACH = 2  # good events for each death
+AGAIN = "again"  # `data.again`: the handler requests a retry in the first attempt
+EACH = 2  # good events for each crash
 POLL_S = 0.02
 
 
 class CrashLaws(SourceBinding):
-    """A real process consumes the source and is killed by SIGKILL. Its handler, for the type `law`, has
-    effect="transaction" or another
-    by which an effect happens once; with `data.again` it raises `Retry(after=0)` in its first attempt. Attempts are
-    without limit, leases as short as can be."""
+    """A real process consumes the source and is killed by SIGKILL. Its handler for the type `law` has
+    effect="transaction", or another effect that happens once. With `data.again` it raises `Retry(after=0)` in its first
+    attempt. The number of attempts is unlimited, and leases are as short as possible."""
 
     def test_nothing_is_lost_when_the_consumer_is_killed_at_any_step(
         self, harness: SourceHarness, tmp_path: Path
     ) -> None:
-        """One process after the other, each with events of its own and those that the dead have left."""
+        """Processes run one after the other, each with its own events and the events that killed processes left."""
         events: list[str] = []
         malformed: list[bytes] = []
         for step in harness.steps:
@@ -479,7 +478,7 @@ class CrashLaws(SourceBinding):
             _wait(harness, process, tmp_path)
         assert Counter(harness.happened()) == dict.fromkeys(events, 1)
         kept = Counter(dead_letter.body for dead_letter in harness.dead_letters())
-        assert set(kept) == set(malformed), "what is no event is kept"
+        assert set(kept) == set(malformed), "malformed messages are kept"
         assert all(dead_letter.reason for dead_letter in harness.dead_letters())
 
 
@@ -490,11 +489,11 @@ def _die(harness: SourceHarness, step: str, folder: Path) -> None:
         try:
             code = process.wait(SOON_S)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"the consumer did not come to {step} within {SOON_S:g} s{_output(folder)}")
+            pytest.fail(f"the consumer did not reach {step} within {SOON_S:g} s{_output(folder)}")
     assert code in (0, -signal.SIGKILL), f"the consumer failed with {code} before {step}{_output(folder)}"
     assert marker.exists(), f"inconclusive: the crash at {step} did not land, exit code {code}{_output(folder)}"
     assert marker.read_text() == landing(step)
-    assert code == -signal.SIGKILL, f"the consumer outlived its crash at {step}{_output(folder)}"
+    assert code == -signal.SIGKILL, f"the consumer survived its crash at {step}{_output(folder)}"
 
 
 def _wait(harness: SourceHarness, process: Process, folder: Path) -> None:

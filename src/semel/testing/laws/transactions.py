@@ -14,11 +14,11 @@ from semel.values.claim import Busy, Claim, Granted, Settled, Settlement
 from semel.values.errors import TransactionOver
 from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
 
-NOT_WAITED_FOR_S = 20.0  # the lease of a law is longer
+NOT_WAITED_FOR_S = 20.0  # shorter than the lease of a law
 
 
 class TransactionLaws(Binding):
-    """Binds beside LedgerLaws, with a TransactionHarness."""
+    """Bound in addition to LedgerLaws, with a TransactionHarness."""
 
     @pytest.fixture
     def harness(self) -> TransactionHarness:
@@ -174,7 +174,7 @@ class TransactionLaws(Binding):
 
         ledger.run(handle())
         assert harness.written() == ["its own"]
-        assert isinstance(ledger.claim(claim), Busy), "its lease is as it was"
+        assert isinstance(ledger.claim(claim), Busy), "its lease is unchanged"
 
     def test_a_settled_transaction_cannot_be_abandoned(self, harness: TransactionHarness, ledger: Caller) -> None:
         claim = harness.claim("a")
@@ -211,7 +211,7 @@ class TransactionLaws(Binding):
     def test_a_handler_that_meddles_with_its_transaction_does_not_break_it(
         self, harness: TransactionHarness, ledger: Caller, beside: bool, careless: bool
     ) -> None:
-        """Whatever it does: the settle does not stand without the writes, nor the writes without the settle."""
+        """The settle and the writes are committed together or not at all, whatever the handler does."""
         assert harness.meddle
         for name in harness.meddle:
             claim = harness.claim(name)
@@ -220,12 +220,12 @@ class TransactionLaws(Binding):
             kept, answers = ledger.run(self._meddle(harness, ledger, name, granted, neighbours, careless))
             written = set(harness.written())
             settled = ledger.claim(claim) == Settled(Done(name.encode()))
-            assert kept == settled, f"{name}: what was answered is what is known"
+            assert kept == settled, f"{name}: the answer of the settle matches the ledger"
             assert (f"{name} before" in written) == settled, f"{name}: writes without settle, or settle without writes"
             assert (f"{name} after" not in written) or settled, f"{name}: writes without settle"
             for one, answer in zip(neighbours, answers, strict=True):
                 done = ledger.claim(one.lease.claim) == Settled(Done())
-                assert done == (answer is True), f"{name}: what a neighbour was answered is what is known"
+                assert done == (answer is True), f"{name}: the answer to a neighbour matches the ledger"
             for at, one in enumerate(neighbours[:4]):
                 assert (one.lease.claim.text in written) == (answers[at] is True), f"{name}: a neighbour's writes"
 
@@ -360,7 +360,7 @@ async def _claim(ledger: Caller, claim: Claim) -> object:
 async def _handle(
     harness: TransactionHarness, ledger: Caller, granted: Granted, ending: Ending, texts: list[str]
 ) -> bool:
-    """A handler's run: its writes, then the settle. True when the block has ended after a settle that was kept."""
+    """Run a handler: its writes, then the settle. Returns True if the settle was committed."""
     async with _of(ledger).transaction(granted.lease) as transaction:
         for text in texts:
             await harness.write(transaction.handle, text)

@@ -85,7 +85,7 @@ class _Session:
         self._state.requests.append((NAME, time.time()))
         self._to = path.removeprefix("TO:<").removesuffix(">")
         self._lie = self._lies.next(NAME, SimulatedMessage(self._to, ""))
-        return {"429": "450 not now", "400": "550 nobody of that name"}.get(self._lie.hears, "250 ok")
+        return {"429": "450 not now", "400": "550 no such recipient"}.get(self._lie.hears, "250 ok")
 
     async def _mail(self) -> bool:
         """Returns whether the connection stays open."""
