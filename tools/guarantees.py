@@ -28,61 +28,64 @@ from semel.wiring import IDENTITIES, every_store
 
 BEGINNING = """# Guarantees
 
-What a fault does to the effect of your handler depends on the effect that it declares, and on what the ledger may
-forget. This page is generated from what the code says of itself (`python tools/guarantees.py`), a test holds it to
-the code, and every cell that is good news names the tests that show it.
+The result of a fault depends on the effect that your handler declares, and on the writes that the ledger may lose.
+This page is generated from declarations in the code (`python tools/guarantees.py`), and a test keeps the two equal.
+Every cell with a kept promise names the tests that prove it.
 
-| it says | it means |
+| result | meaning |
 |---|---|
-| safe | the effect happens once (`fenced`: what the last run wrote stands, whatever comes late) |
-| safe in the window | the same, as long as the downstream remembers the key |
+| safe | the effect happens once (`fenced`: the write of the last run is final, and late writes are refused) |
+| safe in the window | the same, within the time for which the downstream stores the key |
 | runs again | the effect happens once or more often, as `retry` declares |
-| listed | the effect happens once or not at all, as `park` declares; what is in doubt is listed as uncertain |
-| **may lose** | an event that was acknowledged may have no effect in the end |
+| listed | the effect happens once or not at all, as `park` declares; events in doubt are listed as uncertain |
+| **may lose** | an acknowledged event may have no effect |
 | **may double** | the effect may happen twice |
-| – | it cannot happen, or the store does not have it |
+| – | the fault cannot happen, or the store does not support the effect |
 
-| when | it means |
+| fault | meaning |
 |---|---|
-| worker killed | a process that runs handlers ends in the middle of one: `kill -9`, out of memory, a lost machine |
-| store killed | the server of the ledger ends likewise, and is started again on its data |
-| power loss | the machine of the store loses its power, and its disks what had not been written to them |
-| failover | another server takes the place of the store |
+| worker killed | a process ends while it runs a handler: `kill -9`, out of memory, a lost machine |
+| store killed | the server of the ledger ends in the same way, and is restarted on its data |
+| power loss | the machine of the store loses power, and with it all data that was not yet written to disk |
+| failover | another server replaces the store |
 
-In every case a source delivers again what was not acknowledged; one that does not loses events before Semel can act.
-An event in the inbox and a dead letter are kept as well as the effect of a `transaction`: they are rows of the same
-store (dead letters of the one that `dead_letters` names, if it does).
+In every case the source must redeliver unacknowledged events. A source that does not loses them before Semel can act.
+Inbox items and dead letters are as durable as the effect of a `transaction`, because they are rows of the same store.
+With `dead_letters`, dead letters are rows of the store that it names.
 
 ## Which promises hold
 """
 WHY = "## Why\n"
 REPEATS = """## Which events are recognised when their producer sends them again
 
-A producer that got no reply sends the event again. EventBridge gives this retry a new `id`. `keys.event` recognises
-the retry by what the event itself says. If an event says nothing that is known to be unique, the `id` of EventBridge is
-part of its identity, and the handler runs for the retry too: two runs are better than a lost event. Redeliveries by the
-transport keep their id, so they are always recognised. For events whose retries are not recognised choose a business
-key (`keys.fields`), or an effect that may happen twice. A Genesys `detail` without its envelope that has no time, no
-`timestamp` and no CorrelationId has no identity: it becomes a dead letter, unless another key is chosen.
+A producer that received no reply sends the event again. EventBridge gives this retry a new `id`. `keys.event`
+recognises the retry by the content of the event. If the content has no field that is known to be unique, the `id` of
+EventBridge is part of the identity. The handler then runs for the retry too, because two runs are better than a lost
+event. Redeliveries by the transport keep their id, so they are always recognised. For events whose retries are not
+recognised, choose a business key (`keys.fields`) or an effect that may happen twice. A Genesys `detail` without its
+envelope has no identity if it has no time, no `timestamp` and no CorrelationId. It becomes a dead letter, unless you
+choose another key.
 
-| events | known by | a producer's retry is recognised |
+| events | identity | a producer's retry is recognised |
 |---|---|---|"""
 STALLS = """## A process that stalls
 
-A process that stands still for longer than its lease (a paused machine, SIGSTOP, a long garbage collection) does not
-notice that another process takes over. Semel checks the lease before a handler begins, and before the first byte of a
-forward or of a message to a provider. It cancels an async handler at its next await. Inside your handler, call
-`ctx.check()` on the line before the effect: it compares the lease with a clock that counts during the stall, and raises
-`LeaseLost`. Let that pass; the run counts as lost, not as failed. A stall between that line and the effect is not
-noticed, so put nothing between them. After a takeover a probe's `Retry()` is asked for a second time, 10 s (at most one
-lease) later: a call that a holder began right after its last check has ended by then. A deliverer without so much time,
-such as a Lambda function with a short limit, brings the event again; in its last attempt the event is `uncertain`.
+A process that stalls for longer than its lease (a paused machine, SIGSTOP, a long garbage collection) does not notice
+that another process takes over. Semel checks the lease before a handler starts, and before the first byte of a forward
+or of a message to a provider. It cancels an async handler at its next await. Inside your handler, call `ctx.check()` on
+the line before the effect: it compares the lease with a clock that counts during the stall, and raises `LeaseLost`. Do
+not catch it; the run counts as lost, not as failed. A stall between that line and the effect is not detected, so put
+nothing between them.
 
-A run that wakes up inside its handler, on the line before the effect:
+After a takeover, Semel calls a probe that returned `Retry()` a second time, 10 s (at most one lease) later. A call that
+the former holder started right after its last check has ended by then. If there is not enough time, as in a Lambda
+function with a short limit, the event is delivered again; in its last attempt it becomes `uncertain`.
+
+The results for a run that resumes inside its handler, on the line before the effect:
 """
 TOKENS_BY_TIME = (
-    "Elsewhere tokens follow the time, so that they outlive what is forgotten: the clocks of a store's machines have "
-    "to agree, to within the time that a restart or a failover takes."
+    "In all other stores tokens follow the clock, so they keep growing after lost writes. The clocks of a store's "
+    "machines must agree to within the duration of a restart or a failover."
 )
 
 
@@ -136,14 +139,14 @@ def _broken(store: Traits, fault: str) -> str:
 
 
 def _reasons() -> Iterable[str]:
-    """The same for every store, so it is told once."""
-    yield "| effect | the worker falls | the store falls and forgets nothing | the store forgets its newest answers |"
+    """The reasons, which are the same for every store."""
+    yield "| effect | worker killed | the store fails and loses nothing | the store loses its newest writes |"
     yield "|---|---|---|---|"
     for effect in EFFECTS:
         reasons = [f"**{row[effect].word}**: {row[effect].why}" for row in (WORKER_GONE, NOTHING_FORGOTTEN, FORGOTTEN)]
         yield f"| `{effect}` | {' | '.join(reasons)} |"
     yield ""
-    yield f"- Where tokens may go back, `fenced` **{TOKEN_TWICE.word}**: {TOKEN_TWICE.why}."
+    yield f"- If tokens may go back, `fenced` **{TOKEN_TWICE.word}**: {TOKEN_TWICE.why}."
     yield f"- {TOKENS_BY_TIME}"
     yield f"- No transaction (–): {NO_TRANSACTIONS.why}."
     yield f"- No failover (–): {NO_FAILOVER.why}."
@@ -167,7 +170,7 @@ def _section(store: Traits) -> Iterable[str]:
 
 
 def _shown(store: Traits, effect: str, fault: str, named: list[Proof]) -> str:
-    """The word, with the numbers of its tests."""
+    """The result, with the numbers of its tests."""
     found = cell(effect, store, fault)
     if found.word == "not applicable":
         return "–"
@@ -181,16 +184,16 @@ def _shown(store: Traits, effect: str, fault: str, named: list[Proof]) -> str:
 
 
 def _forgets(store: Traits) -> str:
-    """What the store says of itself."""
+    """The writes that the store may lose, per fault."""
     loses = store.loses
-    told = {"a kill": loses.store_killed, "a power loss": loses.power_loss, "a failover": loses.failover or ""}
-    whens: dict[str, list[str]] = {}
-    for when, what in told.items():
-        whens.setdefault(what, []).append(when)
-    sentences = [f"After {' or '.join(when)} it may have forgotten {what}." for what, when in whens.items() if what]
+    lost_after = {"a kill": loses.store_killed, "a power loss": loses.power_loss, "a failover": loses.failover or ""}
+    faults_of: dict[str, list[str]] = {}
+    for fault, lost in lost_after.items():
+        faults_of.setdefault(lost, []).append(fault)
+    sentences = [f"After {' or '.join(faults)} it may have lost {lost}." for lost, faults in faults_of.items() if lost]
     if not sentences:
-        return "It forgets nothing that it has answered."
-    return " ".join([*sentences, *(["Tokens may go back with that."] if loses.tokens_go_back else [])])
+        return "It loses no acknowledged write."
+    return " ".join([*sentences, *(["Tokens may then go back."] if loses.tokens_go_back else [])])
 
 
 if __name__ == "__main__":

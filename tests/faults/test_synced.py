@@ -81,7 +81,7 @@ def test_postgres_without_synchronous_commit_does_not() -> None:
         assert syncs(server) - before < count
 
 
-def test_redis_writes_each_answer_to_its_log_and_is_told_to_sync_it(tmp_path: Path) -> None:
+def test_redis_writes_each_answer_to_its_log_and_is_configured_to_sync_it(tmp_path: Path) -> None:
     """Whether it does sync is the server's own affair: it cannot be asked for that."""
     server = _valkey(tmp_path)
     try:

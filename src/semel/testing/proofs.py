@@ -1,4 +1,4 @@
-"""Which test shows what: for each store, fault and effect, so that no promise stands on the page of guarantees alone.
+"""The tests that prove each guarantee, by store, fault and effect.
 
 Tests are named as pytest does, from the root of the repository. `tests/test_guarantees.py` fails when a promise has no
 test here, or when a test that is named here is run neither by `make test` nor by `make proof`.
@@ -15,7 +15,7 @@ from semel.values.effect import EFFECTS, forgets
 
 class Proof(NamedTuple):
     test: str
-    shows: str = ""  # where that is less than the fault itself
+    shows: str = ""  # a limit of the proof, if it is weaker than the fault itself
 
 
 Proofs: TypeAlias = tuple[Proof, ...]
@@ -84,7 +84,7 @@ POSTGRES_STORE = every(Proof(f"{POSTGRES}TestPostgres::{STORE}"))
 POSTGRES_POWER = every(
     Proof(
         "tests/faults/test_synced.py::test_postgres_syncs_its_log_for_each_answer",
-        "the power is not cut; the settings are in force, and the log is seen to be synced for each answer",
+        "the power is not cut; the test checks the settings, and that the log is synced for each answer",
     )
 )
 REPLICA_BEHIND = Proof(
@@ -104,8 +104,8 @@ NODES_WORKER = every(Proof(f"{REDIS}{WORKERS}", ON_ONE), Proof(f"{REDIS}{MESSAGE
 REDIS_STORE = every(Proof(f"{REDIS}{STORE}"))
 REDIS_POWER = every(
     Proof(
-        "tests/faults/test_synced.py::test_redis_writes_each_answer_to_its_log_and_is_told_to_sync_it",
-        "the power is not cut; the setting is in force, and each answer is seen in the log",
+        "tests/faults/test_synced.py::test_redis_writes_each_answer_to_its_log_and_is_configured_to_sync_it",
+        "the power is not cut; the test checks the setting, and that each answer is in the log",
     )
 )
 NODES_STORE = every(Proof(f"{REDIS}{STORE}", f"{ON_ONE}, with appendfsync always"))
@@ -141,8 +141,8 @@ DYNAMO_WORKER = every(Proof(f"{DYNAMO}TestDynamo::{WORKERS}"), Proof(f"{DYNAMO}T
 DYNAMO_SERVICE = every(
     Proof(
         f"{DYNAMO}TestDynamo::{MESSAGES}",
-        "the service is not ours to kill: that it keeps what it has answered is AWS's promise; what is shown is that "
-        "nothing is lost or doubled when an answer does not arrive",
+        "the service cannot be killed by a test, so its durability is the promise of AWS; the test proves that nothing "
+        "is lost or doubled when an answer does not arrive",
     )
 )
 DYNAMO_FORGETS = FORGOTTEN.but(fenced=Proof(f"{DYNAMO}test_a_key_that_is_forgotten_gets_a_higher_token"))

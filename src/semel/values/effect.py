@@ -133,14 +133,14 @@ class StorePromises(Protocol):
 
 WORKER_GONE: dict[str, Cell] = {
     "transaction": Cell("safe", "its writes are rolled back, and the redelivery runs again"),
-    "keyed": Cell("safe", "the redelivery runs again with the same key, and the downstream knows it"),
-    "fenced": Cell("safe", "the redelivery runs again with a higher token; what comes late is refused"),
-    "retry": Cell("runs again", "the redelivery runs it again"),
+    "keyed": Cell("safe", "the redelivery runs again with the same key, which the downstream recognises"),
+    "fenced": Cell("safe", "the redelivery runs again with a higher token, and late writes are refused"),
+    "retry": Cell("runs again", "the redelivery runs again"),
     "park": Cell("listed", "it may have acted, so it is not run again but listed as uncertain"),
 }
 NOTHING_FORGOTTEN: dict[str, Cell] = {
     "transaction": Cell(
-        "safe", "the writes and the settle are there together or not at all; without them it runs again"
+        "safe", "the writes and the settle are committed together or not at all; without them it runs again"
     ),
     "keyed": Cell("safe", "a run whose settle did not arrive is repeated with the same key"),
     "fenced": Cell("safe", "a run whose settle did not arrive is repeated with a higher token"),
@@ -149,12 +149,12 @@ NOTHING_FORGOTTEN: dict[str, Cell] = {
 }
 FORGOTTEN: dict[str, Cell] = {
     "transaction": Cell(
-        "may lose", "the effect is forgotten with its settle, after the source was told that it is done"
+        "may lose", "the effect is lost with its settle, after the event was acknowledged at its source"
     ),
     "keyed": Cell("safe in the window", "a redelivery runs again with the same key; after its window it would double"),
     "fenced": Cell("safe", "a redelivery runs again with a higher token"),
-    "retry": Cell("runs again", "a redelivery of what was done runs again"),
-    "park": Cell("may double", "the record that it ran is forgotten, so a redelivery runs again"),
+    "retry": Cell("runs again", "a redelivery of a finished event runs again"),
+    "park": Cell("may double", "the record of its run is lost, so a redelivery runs again"),
 }
 # A process stalls for longer than its lease, another one takes over, and the first one resumes in its handler.
 PARK_PROBED = "park with a probe"
@@ -162,7 +162,7 @@ STALLED: dict[str, Cell] = {
     "transaction": Cell("safe", "its commit is refused, and its writes are rolled back"),
     "keyed": Cell("safe in the window", "it calls the downstream again with the same key"),
     "fenced": Cell("safe", "its token is lower, and the resource refuses it"),
-    "retry": Cell("runs again", "it acts beside the run that took over"),
+    "retry": Cell("runs again", "it acts in addition to the run that took over"),
     "park": Cell("listed", "it acts once, though its event is listed as uncertain"),
     PARK_PROBED: Cell("may double", "it acts after the probe has answered Retry() and another run has acted"),
 }
@@ -192,9 +192,9 @@ def stall(effect: str, is_async: bool, has_probe: bool) -> str:
     return f"{kind} run that stalls past its lease {ON_WAKING[row]} when it wakes up; {CHECK_FIRST}"
 
 
-TOKEN_TWICE = Cell("may double", "a token may be given twice, so the resource cannot tell the late from the new")
-NO_TRANSACTIONS = Cell("not applicable", "the store has no transactions; an app that asks for them does not start")
-NO_FAILOVER = Cell("not applicable", "nothing takes its place: events wait at their source until it is back")
+TOKEN_TWICE = Cell("may double", "a token may be issued twice, so the resource cannot recognise a late write")
+NO_TRANSACTIONS = Cell("not applicable", "the store has no transactions; an app that declares them does not start")
+NO_FAILOVER = Cell("not applicable", "no server replaces it; events wait at their source until it is back")
 
 
 def cell(effect: str, store: StorePromises, fault: str) -> Cell:

@@ -190,7 +190,7 @@ class SourceConsumer:
     """Several workers that share one source. They run during the block and are then stopped as a service stops them."""
 
     def __init__(self, harness: SourceHarness, handle: Handle, *, max_attempts: int = 8) -> None:
-        self.told: list[AnswerSeen] = []
+        self.seen: list[AnswerSeen] = []
         self.app = harness.app(handle, max_attempts=max_attempts)
         self._harness = harness
         self._stopping = False
@@ -198,7 +198,7 @@ class SourceConsumer:
 
     async def __aenter__(self) -> SourceConsumer:
         self._source = self._harness.open()
-        watched = Watched(self._source, self.app, self.told)
+        watched = Watched(self._source, self.app, self.seen)
         self._workers = [self.app.worker(watched) for _ in range(LANES)]
         self._running = asyncio.gather(*[self._run(worker) for worker in self._workers])
         return self
@@ -229,7 +229,7 @@ class SourceConsumer:
         return await self.app.entries(state, ENTRIES_MAX)
 
     def answers(self) -> Counter[str]:
-        return Counter(seen.answer for seen in self.told)
+        return Counter(seen.answer for seen in self.seen)
 
     def begin_to_stop(self) -> None:
         self._stopping = True

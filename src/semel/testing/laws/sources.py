@@ -52,7 +52,7 @@ class AnswerLaws(SourceBinding):
                 await consumer.until_all_is_answered()
                 assert len(await consumer.entries("done")) == 5
                 assert consumer.answers() == {"ack": 5}
-                assert {told.state for told in consumer.told} == {"done"}
+                assert {one.state for one in consumer.seen} == {"done"}
             assert min(not_forgotten) >= 5, "nothing is acknowledged while its handler runs"
             assert harness.dead_letters() == []
 
@@ -133,7 +133,7 @@ class AnswerLaws(SourceBinding):
                 for entry in dead.values():
                     assert entry.reason
                     assert entry.event in (document("poison"), document("rejected"))
-                acks = {told.body: told.state for told in consumer.told if told.answer == "ack"}
+                acks = {one.body: one.state for one in consumer.seen if one.answer == "ack"}
                 assert acks == {document("poison"): "dead", document("rejected"): "dead", document("good"): "done"}
             assert attempt_log == {"poison": 3, "rejected": 1, "good": 1}
             assert harness.dead_letters() == [], "the dead letter is in the ledger"
@@ -155,8 +155,8 @@ class AnswerLaws(SourceBinding):
                 await first.until(lambda: bool(began), "the handler to begin")
                 async with SourceConsumer(harness, handle, max_attempts=1) as second:
                     harness.put(document("e"), group="two")  # another copy; the first is in flight
-                    await second.until(lambda: len(first.told) + len(second.told) >= 2, "two answers of busy")
-                    assert {told.answer for told in [*first.told, *second.told]} == {"retry"}
+                    await second.until(lambda: len(first.seen) + len(second.seen) >= 2, "two answers of busy")
+                    assert {one.answer for one in [*first.seen, *second.seen]} == {"retry"}
                     may_end.set()
                     await second.until_all_is_answered()
                 (entry,) = await first.entries()
