@@ -1,8 +1,8 @@
 """Programs for comparison: the minimum that a careful author could write by hand.
 
 `semel bench --peers bench/peers.py` loads this file. Each function prepares its database, does its work and returns the
-seconds that the work took. They use the SQLite library, settings and batches of Semel's own ledger; they know nothing
-of conflicts, ordering, retries, dead letters or handlers.
+seconds that the work took. They use the SQLite library, settings and batches of Semel's own ledger. They have
+no conflicts, ordering, retries, dead letters or handlers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def clustered_sql(path: str, batches: Sequence[Sequence[Row]]) -> float:
 
 
 def slim_sql(path: str, batches: Sequence[Sequence[Row]]) -> float:
-    """The same with only the columns that a decision needs: nothing for people, no attempts, no outcome."""
+    """The same with only the columns that a decision needs: no attempts, no outcome, no columns for operators."""
     slim = [[(k, token, until, fp) for k, token, until, _, fp, *_ in batch] for batch in batches]
     return _two_phases(_open(path, SLIM), slim, "")
 

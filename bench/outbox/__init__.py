@@ -1,12 +1,12 @@
-"""`python -m bench.outbox`: what a message costs on its way out, against what one would write by hand.
+"""`python -m bench.outbox`: the cost of sending a message, compared with a hand-written loop.
 
-plan.py         what a part is, how much is measured, what is aimed at
+plan.py         the parts of a run, their sizes and their targets
 rounds.py       one run: every scenario once in each round
 report.py       the table, the legend and the JSON
-sending.py      the relay, the loop by hand and the bare client, to …
-far_end.py      … a provider on a real socket, which accepts everything at once
-adding.py       a message in the transaction of somebody else
-keeping.py      taking and asking, with many messages that are over
-serving.py      the same question, put to the running service
-on_sqlite.py    on_postgres.py    what each store has of its own
+sending.py      the relay, the hand-written loop and the bare client, sending to …
+far_end.py      … a provider on a real socket that accepts every message
+adding.py       a message in the caller's transaction
+keeping.py      take and status queries with many finished messages
+serving.py      the same status query over HTTP
+on_sqlite.py    on_postgres.py    the parts that are specific to a store
 """

@@ -11,11 +11,11 @@ from bench.outbox.sending import notifications
 
 from semel.values.notification import Notification
 
-WARM = 20  # transactions before the clock runs: statements are prepared
+WARM = 20  # transactions before the measurement, which prepare the statements
 
 
 async def added(caller: Caller, number: int, first: int) -> Figures:
-    """Transactions with one message, and with a hundred, by turns. The commit is the caller's, and not timed."""
+    """Alternate transactions with one message and with a hundred. The commit belongs to the caller and is not timed."""
     singly = max(number, WARM * 2)
     batches = max(number // 10, 5)
     ones = [[one] for one in notifications(singly, first)]

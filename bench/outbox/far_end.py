@@ -1,9 +1,9 @@
-"""The provider of the measures: a real socket in a process of its own, which accepts everything at once.
+"""The provider of the benchmark: a real socket in its own process that accepts every message immediately.
 
-It exists because the simulator of `semel.testing` knows dialects, keys and lies, and has a ceiling of its own that is
-too near to what is measured. It reads no more of a request than its length and its key, and counts: a measure asks
-afterwards how many messages came, and how many different ones. What is sent to `/slow` is answered after some time, as
-providers do. Runs until its standard input is closed.
+The simulator of `semel.testing` handles dialects, keys and lies, which makes it too slow for this purpose. The far end
+reads only the length and the key of a request, and counts. After a measurement it reports the number of messages and of
+different keys. Requests to `/slow` are answered after a delay, as by real providers. It runs until its standard input
+is closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from urllib.request import urlopen
 
 PATIENCE_S = 60.0
-SLOW_S = 0.02  # quick for a provider: most take several times as long
+SLOW_S = 0.02  # fast for a provider; most take several times as long
 COUNT, SLOW = b"GET /count ", b"POST /slow "
 KEY, LENGTH, END = b"\r\nIdempotency-Key: ", b"\r\nContent-Length: ", b"\r\n\r\n"
 HEAD = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
@@ -26,7 +26,7 @@ class FarEnd(asyncio.Protocol):
     """One connection of a client that sends one request after the other."""
 
     def __init__(self, keys: list[bytes]) -> None:
-        self._keys = keys  # of all connections, since the last question
+        self._keys = keys  # of all connections, since the last count
         self._got = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -70,11 +70,11 @@ async def main() -> None:
     server.close()
 
 
-# ------------------------------------------------------------------------------------------------- whoever measures
+# ------------------------------------------------------------------------------------------------------- the client
 
 
 class Away:
-    """The way to a far end that runs."""
+    """Access to a running far end."""
 
     def __init__(self, pid: int, port: int, path: str = "messages") -> None:
         self.pid = pid
@@ -83,18 +83,19 @@ class Away:
         self._count = f"http://127.0.0.1:{port}/count"
 
     def slow(self) -> Away:
-        """The same, but that it takes its time."""
+        """The URL that answers after a delay."""
         return Away(self.pid, self._port, "slow")
 
     def check(self, messages: int) -> None:
-        """As many came as had to since it was asked last, each once: else a time means nothing."""
+        """Check that the expected number of messages arrived since the last count, each once. Otherwise the measured
+        time is meaningless."""
         came, different = self.forget()
         if not came == different == messages:
             told = f"{came:,} messages came, {different:,} different ones, where {messages:,} had to"
             raise AssertionError(f"{told}: its time means nothing")
 
     def forget(self) -> tuple[int, int]:
-        """How many came since it was asked last, and how many different ones."""
+        """The number of messages since the last count, and the number of different ones."""
         with urlopen(self._count, timeout=PATIENCE_S) as answer:
             came, different = map(int, answer.read().split())
         return came, different

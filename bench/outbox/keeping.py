@@ -33,16 +33,16 @@ from semel.ports import Notifications, Outbox
 from semel.values.outbox import Lane, Record
 
 LATER = 10**9  # numbers of messages that are not among the finished ones
-WAITS = "nobody"  # a provider that no relay here knows: what waits for it is there for all rounds
-CONCURRENCY = 16  # of the relay that sends meanwhile
-PAUSE_S = 0.001  # between two questions: others have their turn
-WARM = 50  # questions before the clock runs
+WAITS = "nobody"  # a provider without a relay: its messages wait through all rounds
+CONCURRENCY = 16  # of the relay that sends at the same time
+PAUSE_S = 0.001  # between two queries, so that other tasks run
+WARM = 50  # queries before the measurement
 
 Ask: TypeAlias = Callable[[int], Awaitable[str]]
 
 
 class Full:
-    """Two outboxes, made once for all rounds: one with few messages that are over, one with many."""
+    """Two outboxes that are created once for all rounds: one with few finished messages, one with many."""
 
     def __init__(self, store: Store, sizes: Sizes) -> None:
         self._sizes = sizes
@@ -83,7 +83,7 @@ class Full:
     # ------------------------------------------------------------------------------------------------------- asking
 
     async def asked(self) -> Figures:
-        """One question after the other."""
+        """Queries in sequence."""
         async with outbox_at(self.many) as outbox:
             return await self.percentiles("status", _status(outbox))
 
@@ -108,14 +108,14 @@ class Full:
         return {f"{name}.p50": cut[49], f"{name}.p99": cut[98]}
 
     async def pile_up(self) -> None:
-        """More messages than can be sent during so many questions."""
+        """More messages than a relay can send during this number of queries."""
         async with outbox_at(self.many) as outbox:
             await add(outbox, notifications(self.piled_up, self._next))
         self._next += self.piled_up
 
     @asynccontextmanager
     async def _sending(self, outbox: Outbox, away: Away) -> AsyncIterator[None]:
-        """A relay that never runs out of messages, and that has sent some at the end."""
+        """Run a relay that never runs out of messages, and check at the end that it has sent some."""
         sent = 0
         begun = asyncio.Event()
 

@@ -30,7 +30,7 @@ from bench.stores.timing import Watch, of_processes
 from semel.cli.storm_load import run
 from semel.ports import Outbox
 
-USUAL, MANY = 16, 64  # requests at a time: a provider's default, and one that bears more
+USUAL, MANY = 16, 64  # concurrent requests: the default of a provider, and a higher limit
 
 STATUS = {
     "status": "status",
@@ -41,7 +41,7 @@ STATUS = {
 
 
 class Measures:
-    """Everything that is measured on one store, while it and the far end are there."""
+    """All measurements on one store, while the store and the far end run."""
 
     def __init__(self, store: Store, away: Away, sizes: Sizes, folder: Path) -> None:
         self.store = store
@@ -166,7 +166,7 @@ class Measures:
         return self._sizes.looped
 
     def _tally(self, number: int, work: Callable[[Outbox], Awaitable[int]]) -> tuple[Tally, int]:
-        """What is sent to a store that holds so many messages, and with how many of them something was done."""
+        """The statements sent to a store with this number of messages, and the number of messages they handled."""
 
         async def prepare(url: str) -> None:
             async with outbox_at(url) as outbox:

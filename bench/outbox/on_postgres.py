@@ -1,4 +1,4 @@
-"""PostgreSQL: one server on loopback with fsync; every outbox, and the loop's table, is a database of its own."""
+"""PostgreSQL: one server on loopback with fsync. Every outbox and the table of the loop have their own database."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ COPIED = {
     "reference": "t.reference || '-' || c.n",
 }
 ORIGINAL = "reference !~ '-'"
-CHUNK = 100_000  # a statement that takes minutes is given up
+CHUNK = 100_000  # keeps each statement below its timeout
 COLUMNS = """
     select string_agg(quote_ident(attname), ',' order by attnum) from pg_attribute
     where attrelid = '{}'::regclass and attnum > 0 and not attisdropped
 """
 
-# Not what a driver asks when it connects. What is in no transaction of its client is one by itself.
+# Excludes the statements of a driver at connect. A statement outside a client's transaction is its own transaction.
 COUNTED = """
     select coalesce(sum(calls), 0), coalesce(sum(calls) filter (where query !~* '^(begin|commit)'), 0)
     from pg_stat_statements s join pg_database d on d.oid = s.dbid
@@ -115,7 +115,7 @@ class OnPostgres:
 
     @contextmanager
     def counting(self, url: str) -> Iterator[Tally]:
-        """What clients send, each of which is a round trip; functions of the database are not looked into."""
+        """Count the statements of clients, each of which is a round trip. Statements inside functions do not count."""
         name = _database(url)
         self._server.execute(
             "create extension if not exists pg_stat_statements",
@@ -145,7 +145,7 @@ class OnPostgres:
 
 
 class PostgresQueue:
-    """Begin, select, update, commit: what one writes who may run it twice."""
+    """Begin, select, update, commit: the usual loop of an author who accepts duplicates."""
 
     def __init__(self, connection: Any, first: Any, sent: Any) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""SQLite: every outbox is a file of its own, with the ledger's settings; the loop's table has the same."""
+"""SQLite: every outbox has its own file with the settings of the ledger, as has the table of the hand-written loop."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class OnSqlite:
 
     @asynccontextmanager
     async def caller(self, url: str) -> AsyncIterator[Caller]:
-        """In the ledger's own file: that is what makes it one transaction."""
+        """Writes to the file of the ledger, so that both writes are one transaction."""
         with _connected(_path(url)) as connection:
             connection.execute(f"{ORDERS};{QUEUE}")
             connection.execute("drop index outbox_pending")
@@ -124,7 +124,7 @@ def _id_of(one: Notification) -> bytes:
 
 
 class SqliteQueue:
-    """A commit for each message: the update's own."""
+    """One commit for each message, that of the update."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection

@@ -12,23 +12,23 @@ from bench.stores.timing import Meter
 
 from semel.values.notification import Notification
 
-FEW = 1_000  # messages that are over, in the outbox that hardly has any
-AIMED = 1_000_000  # and in the one that has many
+FEW = 1_000  # finished messages in the small outbox
+AIMED = 1_000_000  # finished messages in the large outbox
 BATCH = 100
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a run does. Batches get more work than single calls, so that both take about a second."""
+    """The size of a run. Batches get more work than single calls, so that both take about a second."""
 
     rounds: int
     relayed: int  # messages of one measure of a relay, or of the bare client
-    looped: int  # of the loop by hand
+    looped: int  # messages of the hand-written loop
     added: int  # transactions with one message in each
     takes: int  # of a hundred each
-    asked: int  # questions about the status of one
-    finished: int  # messages that are over
-    store_s: float  # of rounds of one store, after which none is begun
+    asked: int  # status queries for one message
+    finished: int  # finished messages
+    store_s: float  # time limit for the rounds of one store; no round starts after it
 
 
 FULL = Sizes(rounds=5, relayed=5_000, looped=1_000, added=400, takes=20, asked=2_000, finished=AIMED, store_s=240)
@@ -40,7 +40,7 @@ Figures: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is measured at a time. Its preparation is not timed."""
+    """One measurement. Its preparation is not timed."""
 
     name: str
     meaning: str
@@ -49,26 +49,26 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: a figure, alone or against another one of the same round, and what is aimed at."""
+    """One line of the table: a figure, alone or compared with another one of the same round, and its target."""
 
     figure: str
     label: str
     unit: str
     against: str = ""
     at_least: float | None = None  # of the ratio
-    at_most: float | None = None  # of the ratio, or of the figure where it is compared with none
-    unjudged: str = ""  # why this run cannot tell whether the aim is met
+    at_most: float | None = None  # of the ratio, or of the figure if it is compared with none
+    unjudged: str = ""  # why this run cannot judge the target
 
 
 Pending: TypeAlias = tuple[Notification, Callable[[str], Awaitable[None]]]
-"""A message, and a way to say under which reference it was sent."""
+"""A message, and a function that records its reference."""
 
 
 class Queue(Protocol):
-    """The table of the loop by hand."""
+    """The table of the hand-written loop."""
 
     def one(self) -> AbstractAsyncContextManager[Pending | None]:
-        """The oldest that is left, committed at the end of the block at the latest; None: there is none."""
+        """The oldest pending message, or None. It is committed at the end of the block at the latest."""
 
 
 class Tally(Protocol):
@@ -81,16 +81,16 @@ class Tally(Protocol):
 class Caller(Protocol):
     """A caller with its own table, connection and transaction."""
 
-    statements: int  # over the connection since the last look
+    statements: int  # over the connection since the last count
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        """With one write of their own in it."""
+        """A transaction with one write of the caller."""
 
     async def add(self, notifications: Sequence[Notification]) -> None:
-        """By Semel."""
+        """Add messages with Semel."""
 
     async def insert(self, notifications: Sequence[Notification]) -> None:
-        """The floor: rows into a table without any index but its key."""
+        """The floor: insert rows into a table that has only its primary key."""
 
 
 class Store(Protocol):
@@ -101,10 +101,10 @@ class Store(Protocol):
 
     @property
     def server(self) -> Meter:
-        """Its processor time. One that is embedded has none of its own."""
+        """The processor time of the server. An embedded store has none."""
 
     def new(self) -> str:
-        """The URL of an outbox with nothing in it."""
+        """The URL of an empty outbox."""
 
     def drop(self, url: str) -> None: ...
 
@@ -113,11 +113,11 @@ class Store(Protocol):
     def caller(self, url: str) -> AbstractAsyncContextManager[Caller]: ...
 
     def counting(self, url: str) -> AbstractContextManager[Tally]:
-        """Whatever is sent to this outbox meanwhile, by ledgers that are opened meanwhile."""
+        """Count the statements sent to this outbox during the block, by ledgers opened in the block."""
 
     def multiply(self, url: str, number: int) -> None:
-        """There is one message that is over: make so many of it, each of another key and to another recipient, as
-        `sending.notifications` counts them. Its rows are copied, so that they are what the store itself writes."""
+        """Copy the one finished message this many times, each with another key and recipient, numbered as by
+        `sending.notifications`. The rows are copied, so that they equal the rows that the store writes."""
 
     def remarks(self) -> list[str]: ...
 

@@ -14,16 +14,16 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Finding:
-    """A line with its numbers: medians of the rounds. A ratio is the median of the rounds' own."""
+    """A line with its medians over the rounds. A ratio is the median of the ratios of the rounds."""
 
     figure: str
     label: str
     unit: str
     value: float
-    against: str  # the label of what it is compared with
+    against: str  # the label of the compared figure
     ratio: float | None
     aim: str
-    verdict: str  # ok, below, unjudged, or empty where nothing is aimed at
+    verdict: str  # ok, below, unjudged, or empty if there is no target
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Report:
 def finding(
     line: Line, labels: Mapping[str, str], figures: Mapping[str, Sequence[float]], busy: bool = False
 ) -> Finding:
-    """On a busy machine a time that is too long is not judged; a ratio is."""
+    """On a busy machine ratios are judged, but times above the target are not."""
     own, other = figures[line.figure], figures.get(line.against)
     value = median(own)
     ratio = median([mine / theirs for mine, theirs in zip(own, other, strict=True)]) if other else None

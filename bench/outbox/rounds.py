@@ -1,4 +1,4 @@
-"""One run: every scenario of a store once in each round, so that a noisy minute of the machine falls on all of them."""
+"""One run: every scenario of a store once in each round, so that noise of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUSY = "more programs than processors wanted to run meanwhile: a time that is to
 
 
 def run(sizes: Sizes, only: Sequence[str], folder: Path | None, console: Console) -> Report:
-    """Measure one store after the other: what they need does not run at the same time, and is gone afterwards."""
+    """Measure one store after the other. Their servers do not run at the same time, and are stopped afterwards."""
     begun = time.monotonic()
     report = Report(
         python=platform.python_version(),

@@ -1,7 +1,7 @@
-"""Messages on their way out: the relay, the loop that one would write by hand, and the client alone.
+"""Sending messages: the relay, a hand-written loop, and the bare client.
 
-All three send through the same provider, prepared anew for each measure, on the event loop that the service uses. The
-loop is measured a second time as it is usually written, with `requests`.
+All three send through the same provider, which is created for each measurement, on the event loop of the service. The
+loop is also measured with `requests`, the usual client of such loops.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def provider_at(away: Away, concurrency: int) -> Provider:
 
 @contextmanager
 def as_in_the_service() -> Iterator[None]:
-    """The ledger's thread and the event loop take turns as often as they do there."""
+    """Use the thread switch interval of the service between the ledger's thread and the event loop."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -77,7 +77,7 @@ async def outbox_at(url: str) -> AsyncIterator[StoredOutbox]:
 
 
 async def by_relay(watch: Watch, outbox: Outbox, away: Away, number: int, concurrency: int) -> Sample:
-    """Until what came of the last one is written. The outbox has to hold so many."""
+    """Relay this number of messages until the last outcome is recorded. The outbox must contain them."""
     provider = provider_at(away, concurrency)
     recorded = 0
     over = asyncio.Event()
@@ -107,7 +107,7 @@ async def by_relay(watch: Watch, outbox: Outbox, away: Away, number: int, concur
 
 
 async def end(relay: Relay, tasks: Sequence[asyncio.Task[None]]) -> None:
-    """It ends by itself, with what it has in hand; one that does not is no measure, and holds nobody up."""
+    """Stop the relay and let it finish its messages in flight. A relay that does not stop in time fails the run."""
     async with asyncio.timeout(2 * SOON_S):
         await relay.stop(SOON_S)
         await asyncio.gather(*tasks)
@@ -116,7 +116,7 @@ async def end(relay: Relay, tasks: Sequence[asyncio.Task[None]]) -> None:
 async def by_hand(
     watch: Watch, queue: Queue, away: Away, number: int, sender: Callable[[Away], AbstractAsyncContextManager[Send]]
 ) -> Sample:
-    """Select one, send it, update it, commit; and the next. It loses nothing, and sends twice what it crashed with."""
+    """Select, send, update and commit one message after the other. A crash loses nothing, but sends a message twice."""
     async with sender(away) as send:
 
         async def work() -> None:
@@ -147,7 +147,7 @@ async def our_client(away: Away) -> AsyncIterator[Send]:
 
 @asynccontextmanager
 async def usual_client(away: Away) -> AsyncIterator[Send]:
-    """The one that most loops have. That it blocks does not matter to a loop that does one thing at a time."""
+    """The client that most loops use. It blocks, which does not matter to a sequential loop."""
     with requests.Session() as session:
 
         async def send(said: Notification) -> str:
@@ -196,7 +196,7 @@ async def add(outbox: Outbox, notifications: Sequence[Notification]) -> None:
 
 
 async def carry(outbox: Outbox, room: int) -> int:
-    """One batch through the three steps of a relay, without a provider. Returns how many it was."""
+    """Run one batch through the three steps of a relay, without a provider. Returns its size."""
     lane = Lane(room, NAME)
     dispatches = await outbox.take({NAME: lane, lane_of("", CHANNEL): lane}, LEASE_MS)
     delivery_states = [crossed(replace(one.delivery_state, provider=NAME), one.taken_ms) for one in dispatches]

@@ -1,4 +1,4 @@
-"""The same question over HTTP: GET /v1/notifications/status of a service that runs on the full outbox, and relays."""
+"""Status queries over HTTP: GET /v1/notifications/status of a service on the full outbox, with and without a relay."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ scopes = ["notifications"]
 
 
 def asked_over_http(full: Full, away: Away, folder: Path) -> Figures:
-    """On one connection, one question after the other: of a service that does not relay, and of one that does."""
+    """Sequential queries on one connection, to a service without a relay and to one with a relay."""
     with _service(full.many, away, folder, relay=False) as service:
         quiet = run(_asked(full, service, "http"))
     run(full.pile_up())

@@ -43,7 +43,7 @@ class Head(NamedTuple):
 
 
 class AnswerReader:
-    """One answer at a time. Feed it what arrives; it gives the answer when that is whole."""
+    """Parses one response at a time from the received bytes. Returns it when it is complete."""
 
     __slots__ = ("_at", "_body", "_buffer", "_head")
 
@@ -51,7 +51,7 @@ class AnswerReader:
         self._buffer = bytearray()
         self._head: Head | None = None
         self._body = bytearray()  # of a chunked answer
-        self._at = 0  # up to here the buffer was looked at
+        self._at = 0  # the buffer is parsed up to here
 
     def feed(self, data: bytes) -> Answer | None:
         if self._head is None and not self._buffer:
@@ -65,7 +65,7 @@ class AnswerReader:
         return self._chunked(self._head) if self._head.chunked else self._measured(self._head)
 
     def end(self) -> Answer | None:
-        """The connection ended. That is the end of an answer that has no other."""
+        """End of the connection, which completes a response without a length."""
         head = self._head
         if head is None or head.chunked or head.length is not None:
             return None
@@ -91,7 +91,7 @@ class AnswerReader:
             raise BadAnswer(f"a body of more than {BODY_MAX_BYTES:,} bytes")
         if head.length is None or len(self._buffer) < head.length:
             return None
-        # Bytes behind the answer belong to nothing that was asked: such a connection is not used again.
+        # Bytes after the response belong to no request, so the connection is not used again.
         return self._give(head, bytes(self._buffer[: head.length]), keep=len(self._buffer) == head.length)
 
     def _chunked(self, head: Head) -> Answer | None:

@@ -1,7 +1,7 @@
-"""The server that `python -m bench.service` compares with: the same one, around the least that a webhook can be.
+"""The reference server of `python -m bench.service`: the same HTTP server around a minimal webhook.
 
-It reads the body and says thank you: nothing is verified, parsed or remembered. `python -m bench.service.hello`
-says on its first line where it listens, as `semel run` does.
+It reads the body and answers 200. It verifies, parses and stores nothing. `python -m bench.service.hello` prints its
+address on its first line, as `semel run` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from semel.service.ingest import Receive, Scope, Send
 from semel.service.server import listen, serve
 from semel.settings.schema import ServerSettings
 
-# As long as what the service says about a processed event.
+# As long as the response of the service to a processed event.
 BODY = b'{"status":"processed","id":"%b","key":"%b"}' % (b"0" * 150, b"0" * 32)
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
 

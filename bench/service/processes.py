@@ -22,7 +22,7 @@ from semel.values.errors import ConfigError, SemelError
 
 START_S = 60.0  # the machine may be busy
 DRAIN_S = 30.0  # `semel run` ends within 25 s
-SOON_S = 0.05  # from telling senders when to begin until they begin
+SOON_S = 0.05  # from the start command until senders start
 LATE_S = 30.0  # after the end: for the last answers
 LOG_SHOWN_CHARS = 2_000
 
@@ -52,7 +52,7 @@ class ServerProcess:
         return self._process.pid
 
     def wait_until_up(self) -> None:
-        """It says where it listens on its first line, before it answers there. Raises SemelError."""
+        """Wait for the first output line of the server, which is its address. Raises SemelError."""
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -77,7 +77,7 @@ class ServerProcess:
         return self._log.read_text("utf-8", "replace")[-LOG_SHOWN_CHARS:]
 
     def end(self) -> None:
-        """Gently, so that a ledger is closed; at once if that takes too long."""
+        """Terminate the server, so that it closes its ledger. Kill it if that takes too long."""
         self._process.terminate()
         try:
             self._process.wait(DRAIN_S)
@@ -94,7 +94,7 @@ class ServerProcess:
 
 @contextmanager
 def server(module: Sequence[str], folder: Path) -> Iterator[ServerProcess]:
-    """`python -m …` in this folder. Nothing of our own environment configures it."""
+    """Start `python -m …` in this folder, without settings from our environment."""
     log = folder / "server.log"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SEMEL_", "OTEL_"))}
     environment["PYTHONPATH"] = str(ROOT)
@@ -169,12 +169,12 @@ def _sender(job: Job) -> Iterator[subprocess.Popen[bytes]]:
             process.stdin.flush()
             yield process
     finally:
-        process.kill()  # one that has done its job is gone already
+        process.kill()  # a sender that has finished is gone already
         process.wait()
 
 
 def usage(pid: int) -> Usage:
-    """From /proc: processor time of all threads, memory now and at its most."""
+    """Read the processor time of all threads and the current and peak memory from /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     status = Path(f"/proc/{pid}/status").read_text()
     kib = dict(re.findall(r"^(VmRSS|VmHWM):\s*(\d+) kB", status, re.MULTILINE))
@@ -184,7 +184,7 @@ def usage(pid: int) -> Usage:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM ends us as Ctrl-C does: not before our processes are gone."""
+    """Handle SIGTERM as Ctrl-C: end only after all child processes have ended."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield

@@ -26,7 +26,7 @@ from semel.values.errors import SemelError
 
 CONNECTIONS = 64
 OVERLOAD = 10  # times the connections
-PAUSE_S = 0.01  # a refused sender comes again after this, which is a hundredth of what it is asked for
+PAUSE_S = 0.01  # delay of a refused sender, a hundredth of the requested Retry-After
 RATE_MAX = 15_000  # requests a second: more than one worker can answer
 REQUESTS_MAX = 200_000  # 330 MB in each sender
 EMPTY_S = 60.0  # how long an inbox may take to be empty

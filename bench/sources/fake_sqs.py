@@ -1,6 +1,6 @@
 """A queue in memory with the interface of an SQS client and the latency of a round trip.
 
-It exists to measure what is on our side of the network, and is no model of SQS: the laws are tried on an emulator."""
+It serves to measure the client side of the network and does not model SQS. The laws run on an emulator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUND_TRIP_S = 0.001
 
 
 class FakeSqs:
-    """One queue. Entries of a batch are answered one by one, as SQS does it."""
+    """One queue. Each entry of a batch gets its own answer, as with SQS."""
 
     def __init__(self, bodies: Iterable[bytes], round_trip_s: float = ROUND_TRIP_S) -> None:
         self._round_trip_s = round_trip_s
@@ -54,7 +54,7 @@ class FakeSqs:
     async def receive_message(self, **request: Any) -> Mapping[str, Any]:
         await self._travel()
         ends = time.monotonic() + request.get("WaitTimeSeconds", 0)
-        if not self._visible:  # nobody sends anything meanwhile: a poll waits to its end, or to that of the queue
+        if not self._visible:  # no new messages arrive: a poll waits for its timeout or for the end of the queue
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.empty.wait(), max(0.0, ends - time.monotonic()))
         wanted = min(request.get("MaxNumberOfMessages", 1), len(self._visible))

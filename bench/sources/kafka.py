@@ -1,6 +1,6 @@
-"""Kafka: Semel's source on librdkafka's mock cluster, against the same client doing nothing with what it gets.
+"""Kafka: Semel's source on librdkafka's mock cluster, compared with the same client without processing.
 
-The cluster is a process of its own on this machine, so it takes a part of the same processors.
+The cluster runs in its own process on this machine and shares its processors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from semel.sources.kafka_topic import KafkaSource
 from semel.testing.traffic import events
 
 TOPIC, DEAD = "bench", "bench-dead"
-PARTITION_BYTES = 3_000_000  # the mock cluster forgets what is more than 5 MB
+PARTITION_BYTES = 3_000_000  # the mock cluster drops data above 5 MB
 BATCH = 500  # of the bare client
 RECEIVE = 100  # as a worker receives them
 WORKERS = 2
@@ -117,7 +117,7 @@ def fill(servers: str, bodies: Sequence[bytes]) -> None:
 
 
 def by_client(watch: Watch, servers: str, bodies: Sequence[bytes]) -> Sample:
-    """The ceiling: the client's own batches, a commit for each, and nothing else."""
+    """The ceiling: batches of the client with one commit each, and no processing."""
     settings: dict[str, Any] = {"bootstrap.servers": servers, "group.id": uuid4().hex, "log_level": 0}
     consumer = Consumer(settings | {"auto.offset.reset": "earliest", "enable.auto.commit": False})
 

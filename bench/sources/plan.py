@@ -12,12 +12,12 @@ from bench.stores.plan import Sample, Scenario
 
 __all__ = ["FULL", "QUICK", "Line", "Open", "Part", "Sample", "Scenario", "Sizes"]
 
-DUPLICATES = 0.3  # of the events come twice
+DUPLICATES = 0.3  # share of the events that arrive twice
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a run does. Batches get more work than single calls, so that both take seconds."""
+    """The size of a run. Batches get more work than single calls, so that both take seconds."""
 
     rounds: int
     messages: int  # of one measure that works in batches; with fewer than 12,000 copies meet originals, and wait
@@ -30,7 +30,7 @@ QUICK = Sizes(rounds=1, messages=12_000, singly=200)
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: a scenario, alone or against another one of the same round, and what is aimed at."""
+    """One line of the table: a scenario, alone or compared with another one of the same round, and its target."""
 
     scenario: str
     against: str = ""
@@ -40,7 +40,7 @@ class Line:
 
 
 class Part(Protocol):
-    """A transport with everything that is measured on it. Its servers run while it is open."""
+    """A transport with all its measurements. Its servers run while it is open."""
 
     @property
     def name(self) -> str: ...

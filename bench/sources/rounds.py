@@ -1,4 +1,4 @@
-"""One run: every scenario of a part once in each round, so that a noisy minute of the machine falls on all of them."""
+"""One run: every scenario of a part once in each round, so that noise of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUSY = "more programs than processors wanted to run meanwhile: a rate that falls
 
 
 def run(parts: Mapping[str, Open], sizes: Sizes, console: Console) -> Report:
-    """Measure one part after the other: their servers do not run at the same time, and are gone afterwards."""
+    """Measure one part after the other. Their servers do not run at the same time, and are stopped afterwards."""
     begun = time.monotonic()
     report = Report(
         python=platform.python_version(),
@@ -56,8 +56,8 @@ def _measure(part: Part, rounds: int, console: Console) -> StoreReport:
 
 
 def finding(line: Line, labels: Mapping[str, str], samples: Mapping[str, list[Sample]], busy: bool = False) -> Finding:
-    """A line with its numbers: medians of the rounds. A ratio is the median of the rounds' own. On a machine that is
-    busy with other things a rate that falls short says nothing."""
+    """A line with its medians over the rounds. A ratio is the median of the ratios of the rounds. On a busy machine a
+    rate below its target is not judged."""
     own, other = samples[line.scenario], samples.get(line.against)
     rate, cpu_us, server_us = (median([getattr(one, name) for one in own]) for name in ("rate", "cpu_us", "server_us"))
     ratio = median([mine.rate / theirs.rate for mine, theirs in zip(own, other, strict=True)]) if other else None

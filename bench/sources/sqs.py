@@ -1,6 +1,6 @@
-"""SQS: Semel's source on a queue in memory, against the loop that one would write by hand on the same queue.
+"""SQS: Semel's source on a queue in memory, compared with a hand-written loop on the same queue.
 
-The queue is a millisecond away; the store is a Valkey on loopback, the same for both.
+The queue has a latency of a millisecond. Both use the same store, a Valkey on loopback.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from semel.testing.traffic import events
 
 URL = "https://sqs.eu-central-1.amazonaws.com/123456789012/bench"
 MEMORY = "memory://"
-WARM = 200  # other events, before the clock runs: connections are open, scripts are loaded
+WARM = 200  # other events before the measurement, which open connections and load scripts
 
 LINES = (
     Line("semel_16", "loop", at_least=12),
@@ -113,8 +113,8 @@ class Sqs:
 
 
 def messages(count: int) -> list[bytes]:
-    """Genesys events through EventBridge; a part of them comes again, after all others. A copy that came while its
-    original is being handled would be busy, and back after a second: then the measure would be of that second."""
+    """Genesys events through EventBridge. The copies arrive after all originals. A copy that arrived during the run of
+    its original would be busy and return after a second, which would distort the measurement."""
     made = list(events(round(count * (1 - DUPLICATES))))
     return made + made[: count - len(made)]
 
@@ -149,7 +149,7 @@ async def by_semel(
 
 
 async def by_hand(watch: Watch, bodies: Sequence[bytes], url: str) -> Sample:
-    """Receive one, mark it, act, delete it: the snippet of every tutorial, which loses an event when it crashes."""
+    """Receive, mark, act and delete one message: the loop of most tutorials, which loses an event in a crash."""
     queue = FakeSqs(bodies)
     ran = 0
 

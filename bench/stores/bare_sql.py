@@ -1,7 +1,7 @@
 """The floor on PostgreSQL: two statements for each batch, prepared, on one connection, each its own commit.
 
-They have no conflicts, takeovers, retries, ordering or dead letters. Once with the columns of a Semel record,
-and once with the fewest that a decision needs.
+They have no conflicts, takeovers, retries, ordering or dead letters. One variant has the columns of a Semel record, the
+other only the columns that a decision needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncpg
 
 from semel.values.claim import Claim
 
-HOT = "with (fillfactor = 60)"  # room for the settle on its own page: what a careful author would set
+HOT = "with (fillfactor = 60)"  # leaves space for the settle on the same page, as a careful author would
 
 RECORD = f"""
     create table record (k bytea primary key, token bigint not null, until bigint not null, attempts integer not null,
@@ -50,8 +50,8 @@ SLIM_SETTLE = """
 EFFECT = "create table effect (id text not null, at timestamptz not null default now())"
 CREATE = (RECORD, SLIM, EFFECT)
 
-# A plan is made for the empty table and kept: without these, the settle of a small batch reads the whole table for
-# good. Semel's ledger has them too.
+# PostgreSQL keeps the plan that it made for the empty table. Without these settings, the settle of a small batch would
+# always read the whole table. Semel's ledger has them too.
 BY_INDEX = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -100,7 +100,7 @@ class SlimSql(BareSql):
 
 
 async def transaction_loop(connection: Connection, keys: Sequence[bytes]) -> None:
-    """The usual consumer with an effect of its own: key and effect in one transaction, one event after the other."""
+    """The usual consumer with a database effect: key and effect in one transaction, one event after the other."""
     claim = await connection.prepare(
         "insert into slim (k, token, until) values ($1, 0, 0) on conflict do nothing returning k"
     )

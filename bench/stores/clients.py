@@ -1,4 +1,4 @@
-"""Several client processes against one store, each on an event loop of its own.
+"""Several client processes on one store, each with its own event loop.
 
 python -m bench.stores.clients URL EVENTS SEED      one of them: says "ready", waits for a line, works, says `Ran`
 """
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """Monotonic times are the machine's, so those of several processes can be compared."""
+    """The times of one client. All processes share the monotonic clock of the machine."""
 
     begun: float
     ended: float

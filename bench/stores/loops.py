@@ -50,7 +50,7 @@ class Envelope(BaseModel):
 
 
 def set_nx_loop(client: redis.Redis, bodies: Sequence[bytes]) -> int:
-    """The snippet of every tutorial: mark the key, then act. A crash in between loses the event."""
+    """The loop of most tutorials: mark the key, then act. A crash in between loses the event."""
     ran = 0
     for body in bodies:
         envelope = Envelope.model_validate_json(body)
@@ -60,7 +60,7 @@ def set_nx_loop(client: redis.Redis, bodies: Sequence[bytes]) -> int:
 
 
 async def set_nx_loop_async(client: redis.asyncio.Redis, bodies: Sequence[bytes]) -> int:
-    """The same in a program that is async, as a webhook's is."""
+    """The same in an async program, such as a webhook."""
     ran = 0
     for body in bodies:
         envelope = Envelope.model_validate_json(body)

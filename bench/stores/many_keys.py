@@ -1,4 +1,4 @@
-"""A PostgreSQL ledger that has settled millions of keys: filled by SQL with rows like one that the ledger settled."""
+"""A PostgreSQL ledger with millions of settled keys, which SQL copies from a row that the ledger settled."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _piece(columns: list[str]) -> str:
 
 
 async def _ask(ledger: Ledger, connection: Connection, supply: Supply) -> None:
-    """Rows that the ledger does not take for settled keys would be no full ledger."""
+    """Check that the ledger accepts the copied rows as settled keys."""
     rows = await connection.fetch(
         "select digest, fingerprint from semel.key order by digest limit $1", SAMPLE
     )  # keys are random

@@ -1,7 +1,7 @@
-"""Cluster: three masters beside one node on the same machine, with the same client processes on each.
+"""Cluster: three masters compared with one node on the same machine, with the same client processes.
 
-One client is busy all the time with one node already, so that only several can show what three nodes bring: as many
-clients as half of the processors, and the servers on the others.
+One node already keeps one client busy, so only several clients can show the gain of three nodes. The clients use half
+of the processors, and the servers use the others.
 """
 
 from __future__ import annotations

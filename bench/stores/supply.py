@@ -16,7 +16,7 @@ TEXT = "event|aws.partner/genesys.com|v2.detail.events.conversation.{}.customer.
 
 
 class Supply:
-    """Deliveries that every measure begins anew, on an empty store, and claims that never repeat."""
+    """Deliveries that every measurement restarts, on an empty store, and claims that never repeat."""
 
     def __init__(self) -> None:
         self._random = Random(0)
