@@ -105,8 +105,8 @@ def legend(report: Report) -> str:
     lines = [
         f"Python {report.python}, {report.machine}, {report.processors} processors, shared by all that is measured; "
         f"load {report.load_begin:.1f} at the beginning and {report.load_end:.1f} at the end; {report.seconds:.0f} s.",
-        "Ratios are medians of the rounds' own. What sends is measured by its rate; µs are the processor time of its",
-        "process (client) and of store and provider together (servers), for each message.",
+        "Ratios are medians of the ratios of the rounds. Senders are measured by their rate. µs are the processor time",
+        "per message, of the sending process (client) and of store and provider together (servers).",
     ]
     for store in report.stores:
         lines += [f"{store.title}:", *[f"  {name}: {meaning}" for name, meaning in store.meanings.items()]]

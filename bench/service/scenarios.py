@@ -30,7 +30,7 @@ PAUSE_S = 0.01  # delay of a refused sender, a hundredth of the requested Retry-
 RATE_MAX = 15_000  # requests a second: more than one worker can answer
 REQUESTS_MAX = 200_000  # 330 MB in each sender
 EMPTY_S = 60.0  # how long an inbox may take to be empty
-LETTERS_MIN = 200  # letters left at the end of the load: fewer say nothing about how quickly they go
+ITEMS_MIN = 200  # inbox items left at the end of the load: with fewer, the rate of emptying is not judged
 
 APP = """\
 from semel import Semel
@@ -82,7 +82,7 @@ SCENARIOS = {
         Scenario(
             "overload",
             "overload",
-            f"SQLite with {OVERLOAD * CONNECTIONS} connections; a refused one comes again after {PAUSE_S * 1000:g} ms",
+            f"SQLite with {OVERLOAD * CONNECTIONS} connections; a refused one retries after {PAUSE_S * 1000:g} ms",
             SQLITE,
             connections=OVERLOAD * CONNECTIONS,
         ),
@@ -101,14 +101,14 @@ class Measured:
     sender_share: float  # of one processor, for each sending process
     senders: int
     answers: dict[str, int]  # by status
-    duplicates: int  # 200 that said so
+    duplicates: int  # 200 with that status
     lost: int  # connections
-    in_flight: int  # deliveries that were in the service at a time; of hello nobody knows
+    in_flight: int  # concurrent deliveries in the service; not measured for hello
     rss_begin_mib: float
     rss_end_mib: float
     rss_max_mib: float
-    handled_rate: float | None = None  # letters a second, while others are accepted
-    emptied_rate: float | None = None  # letters a second, when nothing comes any more
+    handled_rate: float | None = None  # inbox items a second, while others are accepted
+    emptied_rate: float | None = None  # inbox items a second, after the end of the load
 
     @property
     def refused(self) -> float:
@@ -226,18 +226,18 @@ def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
-# ------------------------------------------------------------------------------------------ what the server says
+# ----------------------------------------------------------------------------------------- metrics of the server
 
 
 @dataclass(frozen=True)
 class Page:
-    """/metrics, and when it was told."""
+    """The text of /metrics and the time of its request."""
 
     at: float  # monotonic seconds
     text: str
 
     def sum(self, family: str, label: str = "") -> float:
-        """Of all series of a family that have this label."""
+        """The sum of all series of a family that have this label."""
         series = re.findall(rf"^{family}(?:\{{([^}}]*)\}})? (\S+)$", self.text, re.MULTILINE)
         return sum(float(value) for labels, value in series if label in labels)
 
@@ -261,4 +261,4 @@ def _emptied_rate(scenario: Scenario, running: ServerProcess) -> float | None:
             raise SemelError(f"inbox: it was not empty after {EMPTY_S:g} s\n{running.log}")
         time.sleep(0.02)
         page = _look(scenario, running)
-    return _handled_rate(first, page) if first.sum("semel_inbox_depth") >= LETTERS_MIN else None
+    return _handled_rate(first, page) if first.sum("semel_inbox_depth") >= ITEMS_MIN else None

@@ -1,13 +1,13 @@
-"""The sending process of `python -m bench.service`: so many connections, each with one request under way at all times.
+"""The sending process of `python -m bench.service`: several connections, each with one request in flight at all times.
 
-It shares its machine with the server that it measures, so it does the least: no tasks, no futures, one write for a
-request and one search for an answer. Its job comes by stdin, what it saw goes out by stdout:
+It shares its machine with the measured server, so it does as little as possible: no tasks, no futures, one write per
+request and one search per response. It reads its job from stdin and writes its results to stdout:
 
     in:   a job, JSON                 out:  ready
-    in:   <begin> <end>               out:  what was seen between begin and end, JSON
+    in:   <begin> <end>               out:  the results between begin and end, JSON
 
-Both times are of the monotonic clock, which all processes of a machine share. It sends from the moment when it is told
-them: what comes before the beginning is warm-up.
+Both times are on the monotonic clock, which all processes of a machine share. It starts to send when it has read them.
+Requests before the begin are warm-up.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from msgspec import Struct
 
 from semel.cli.storm_load import run
 
-COPY_BEHIND = 256  # so many originals later comes a copy: by then its original is settled, whatever is under way
-REFUSALS = frozenset({409, 429, 503})  # it may be sent again
-LAST_ANSWERS_S = 10.0  # how long to wait for what is under way at the end
+COPY_BEHIND = 256  # distance of a copy from its original in requests; the original is settled by then
+REFUSALS = frozenset({409, 429, 503})  # the request may be sent again
+LAST_ANSWERS_S = 10.0  # how long to wait for requests in flight at the end
 SHOWN_CHARS = 200
 
 Order: TypeAlias = Literal["once", "copies", "cycle"]
@@ -47,20 +47,20 @@ class Job(Struct, frozen=True):
     order: Order
     connections: int
     pause_s: float  # how long a connection waits after a refusal
-    part: int = 0  # of several senders, this one sends every so many-th
+    part: int = 0  # the number of this sender; it sends every `parts`-th request
     parts: int = 1
 
 
 class Seen(Struct):
     """The responses between begin and end."""
 
-    good_s: list[float]  # how long each 200 took, from its last try
+    good_s: list[float]  # duration of each 200, from its last attempt
     codes: dict[str, int]
     duplicates: int  # 200 with that status
-    lost: int  # connections that ended, or said what is no HTTP
-    ended_s: float  # after the beginning: the end, or when there was nothing more to send
+    lost: int  # connections that ended or sent malformed HTTP
+    ended_s: float  # seconds from the begin to the end, or to the last request
     cpu_s: float  # of this process
-    trouble: str = ""  # the first answer that nobody expects
+    trouble: str = ""  # the first unexpected response
 
 
 def write_requests(path: Path, requests: Sequence[bytes]) -> None:
@@ -72,7 +72,7 @@ def read_requests(path: Path) -> list[bytes]:
 
 
 def in_order(requests: Sequence[bytes], order: Order) -> Iterator[bytes]:
-    """All once; or each once more, some time later, so that half are copies; or again and again."""
+    """The requests once; or each with a later copy, so that half are copies; or in an endless cycle."""
     match order:
         case "once":
             yield from requests

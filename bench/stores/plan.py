@@ -74,7 +74,7 @@ class Store(Protocol):
     def scenarios(self) -> Sequence[Scenario]: ...
 
     def prepare(self, advance: Callable[[int], None]) -> None:
-        """Runs once, before the rounds. `advance` is told how many of `Sizes.keys` there are more now."""
+        """Runs once, before the rounds. `advance` is called with the number of new keys of `Sizes.keys`."""
 
     def remarks(self) -> list[str]:
         """Notes for the reader of the numbers."""

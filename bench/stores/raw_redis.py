@@ -2,8 +2,8 @@
 
     claim    SET key token NX PX lease          settle    SET key done XX PX retention
 
-It knows nothing of tokens that are checked, results, conflicts, attempts or takeovers, and its answers are compared
-as bytes. Once over asyncio, as any program beside handlers would, and once over a blocking socket, the least there is.
+It has no token checks, results, conflicts, attempts or takeovers, and compares answers as bytes. One variant uses
+asyncio, as a program with handlers does. The other uses a blocking socket, which is the minimum.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Watch:
         self.server = server
 
     async def timed(self, events: int, work: Awaitable[None]) -> Sample:
-        """What `work`, which handles so many events, came to."""
+        """Measure `work`, which handles this number of events."""
         gc.collect()
         server, begun, cpu = self.server(), time.perf_counter(), time.process_time()
         await work
