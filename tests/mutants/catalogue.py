@@ -66,7 +66,7 @@ MUTANTS = [
         MEMORY,
         "if known is None or known.state is not KeyState.LEASED:",
         "if known is None:",
-        f"{MEMORY_LAWS}::test_what_is_final_stays",
+        f"{MEMORY_LAWS}::test_a_final_outcome_stays",
     ),
     Mutant(
         "deferred SQLite transactions, so that a takeover decides from a stale read",

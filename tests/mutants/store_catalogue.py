@@ -120,7 +120,7 @@ STORE_MUTANTS = [
         CLAIM_LUA,
         "local place = at > 1 and ALIAS or #keys > 1 and COPIED or 0",
         "local place = at > 1 and ALIAS or 0",
-        f"{REDIS}/test_redis_dead_letters.py::TestOneServer::test_what_is_done_is_replayed_only_by_force",
+        f"{REDIS}/test_redis_dead_letters.py::TestOneServer::test_a_finished_event_is_replayed_only_by_force",
     ),
     Mutant(
         "Redis settles without the token",
@@ -134,7 +134,7 @@ STORE_MUTANTS = [
         RENEW_LUA,
         "held = held and byte(records[from]) % 8 == LEASED",
         "held = held and true",
-        f"{REDIS_LAWS}::test_what_is_final_stays",
+        f"{REDIS_LAWS}::test_a_final_outcome_stays",
     ),
     Mutant(
         "strict mode takes any number of replicas for enough",

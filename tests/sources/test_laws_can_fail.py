@@ -94,12 +94,12 @@ class Mangling(FolderSource):
 
 
 BUGS: list[tuple[type[FolderSource], Callable[[SourceHarness], None]]] = [
-    (Eager, LAWS.test_what_is_acknowledged_is_gone_and_was_settled_before),
-    (Eager, LAWS.test_what_was_received_and_not_answered_is_given_back_at_the_end),
+    (Eager, LAWS.test_an_acknowledged_message_is_gone_and_was_settled_before),
+    (Eager, LAWS.test_unanswered_messages_are_returned_at_the_end),
     (Hasty, LAWS.test_a_retry_comes_again_and_not_before_its_time),
-    (Silent, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
+    (Silent, LAWS.test_a_malformed_message_becomes_a_dead_letter_with_its_reason_once),
     (Silent, LAWS.test_another_payload_under_a_known_key_becomes_a_dead_letter),
-    (Endless, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
+    (Endless, LAWS.test_a_malformed_message_becomes_a_dead_letter_with_its_reason_once),
     (Forgetful, LAWS.test_a_retry_comes_again_and_not_before_its_time),
     (Forgetful, LAWS.test_poison_is_dead_after_its_attempts_and_acknowledged_when_the_dead_letter_is_kept),
     (Greedy, LAWS.test_a_receive_hands_over_no_more_than_was_asked_for),
@@ -150,7 +150,7 @@ def test_a_source_that_returns_nothing_breaks_the_law(
     harness.hold_s = 3
     harness.open = lambda: queue.source(visibility=3)
     with pytest.raises(AssertionError, match="it was not returned"):
-        LAWS.test_what_was_received_and_not_answered_is_given_back_at_the_end(harness)
+        LAWS.test_unanswered_messages_are_returned_at_the_end(harness)
 
 
 async def _closed_at_once(self: SqsSource) -> None:

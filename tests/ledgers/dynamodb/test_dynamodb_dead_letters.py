@@ -140,7 +140,7 @@ def test_what_is_not_dead_or_uncertain_cannot_be_decided_about(office: Office, h
 
 
 @pytest.mark.parametrize("key", ["", "nonsense", "00" * 15, "00" * 17])
-def test_what_is_no_key_is_an_error(office: Office, key: str) -> None:
+def test_a_malformed_key_is_an_error(office: Office, key: str) -> None:
     for ask in (office.store.replay, office.store.discard):
         with pytest.raises(ConfigError, match="hexadecimal"):
             office.run(ask(key, "why", "who"))

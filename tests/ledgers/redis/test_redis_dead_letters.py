@@ -109,7 +109,7 @@ class LetterTests(Binding):
         assert isinstance(verdict, Granted) == (other == "unknown")
 
     @pytest.mark.parametrize("key", ["", "nonsense", "zz" * 16, "00" * 15, "00" * 17])
-    def test_what_is_no_key_is_an_error(self, desk: Desk, key: str) -> None:
+    def test_a_malformed_key_is_an_error(self, desk: Desk, key: str) -> None:
         for ask in (desk.redis.replay, desk.redis.discard):
             with pytest.raises(ConfigError, match="hexadecimal"):
                 desk.run(ask(key, "why", "who"))

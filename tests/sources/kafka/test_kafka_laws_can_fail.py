@@ -90,10 +90,10 @@ BUGS: list[tuple[type, str, Any, Callable[[SourceHarness], None]]] = [
         _commit_the_highest,
         LAWS.test_an_answer_to_a_later_delivery_does_not_bury_an_earlier_one,
     ),
-    (KafkaSource, "receive", _ack_at_once, LAWS.test_what_was_received_and_not_answered_is_given_back_at_the_end),
+    (KafkaSource, "receive", _ack_at_once, LAWS.test_unanswered_messages_are_returned_at_the_end),
     (KafkaInFlight, "wait", _forget, LAWS.test_a_retry_comes_again_and_not_before_its_time),
     (KafkaInFlight, "wait", _hurry, LAWS.test_a_retry_comes_again_and_not_before_its_time),
-    (DeadLetterTopic, "send", _throw_away, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
+    (DeadLetterTopic, "send", _throw_away, LAWS.test_a_malformed_message_becomes_a_dead_letter_with_its_reason_once),
     (KafkaInFlight, "_queue_by_key", _without_order, ORDER.test_the_events_of_a_group_run_one_after_the_other_in_order),
     (
         Poller,

@@ -76,13 +76,13 @@ def closes_without_its_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS: list[tuple[Patch, Law]] = [
-    (acknowledges_when_it_hands_over, LAWS.test_what_was_received_and_not_answered_is_given_back_at_the_end),
-    (acknowledges_when_it_hands_over, LAWS.test_what_is_acknowledged_is_gone_and_was_settled_before),
+    (acknowledges_when_it_hands_over, LAWS.test_unanswered_messages_are_returned_at_the_end),
+    (acknowledges_when_it_hands_over, LAWS.test_an_acknowledged_message_is_gone_and_was_settled_before),
     (acknowledges_a_retry, LAWS.test_a_retry_comes_again_and_not_before_its_time),
     (retries_at_once, LAWS.test_a_retry_comes_again_and_not_before_its_time),
     (rounds_a_retry_down, LAWS.test_a_retry_comes_again_and_not_before_its_time),
-    (throws_away_what_is_rejected, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
-    (returns_what_is_rejected, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
+    (throws_away_what_is_rejected, LAWS.test_a_malformed_message_becomes_a_dead_letter_with_its_reason_once),
+    (returns_what_is_rejected, LAWS.test_a_malformed_message_becomes_a_dead_letter_with_its_reason_once),
     (acknowledges_everything_before, LAWS.test_an_answer_to_a_later_delivery_does_not_bury_an_earlier_one),
     (closes_without_its_answers, LAWS.test_a_receive_hands_over_no_more_than_was_asked_for),
 ]

@@ -165,7 +165,7 @@ class CatalogLaws(Binding):
         assert entry == next(one for one in _listed(ledger, harness, state) if one.text == "a")
 
     @pytest.mark.parametrize("key", ["", "nonsense", "abc", "zz" * 16, "00" * 15, "00" * 17])
-    def test_the_history_of_what_is_no_key_is_an_error(self, ledger: Caller, key: str) -> None:
+    def test_the_history_of_a_malformed_key_is_an_error(self, ledger: Caller, key: str) -> None:
         with pytest.raises(ConfigError, match="hexadecimal"):
             _run(ledger, "history", key)
 
@@ -220,14 +220,14 @@ class KeepLaws(Binding):
         again = ledger.grant(claim)
         assert (again.attempt, again.takeover) == (2, True)
 
-    def test_purge_keeps_what_waits_for_a_retry(self, harness: Harness, ledger: Caller) -> None:
+    def test_purge_keeps_keys_that_wait_for_a_retry(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a", retention_ms=harness.unit_ms)
         ledger.settle(ledger.grant(claim), Retry(20 * harness.unit_ms / 1000))
         harness.advance(12 * harness.unit_ms)
         ledger.purge()
         assert isinstance(ledger.claim(claim), Busy)
 
-    def test_purge_keeps_what_is_due_for_a_retry(self, harness: Harness, ledger: Caller) -> None:
+    def test_purge_keeps_keys_that_are_due_for_a_retry(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a")
         ledger.settle(ledger.grant(claim), Retry(harness.unit_ms / 1000))
         harness.advance(2 * harness.unit_ms)
@@ -259,7 +259,7 @@ class KeepLaws(Binding):
         assert ledger.grant(harness.claim("b", aliases=["x"])).attempt == 1
         assert ledger.grant(harness.claim("a")).attempt == 1
 
-    def test_purge_forgets_what_is_over_and_at_most_the_limit(self, harness: Harness, ledger: Caller) -> None:
+    def test_purge_deletes_expired_keys_and_at_most_the_limit(self, harness: Harness, ledger: Caller) -> None:
         claims = [harness.claim(f"key {at}", retention_ms=harness.unit_ms) for at in range(25)]
         granted = [verdict for verdict in ledger.claim_all(claims) if isinstance(verdict, Granted)]
         assert all(ledger.settle_all([Settlement(one.lease, Done(b"1")) for one in granted]))

@@ -137,7 +137,7 @@ class LetterLaws(InboxBinding):
         assert _waiting(ledger, claim) == 0
 
     @pytest.mark.parametrize("key", ["", "nonsense", "abc", "zz" * 16, "00" * 15, "00" * 17])
-    def test_what_is_no_key_is_an_error(self, ledger: InboxCaller, key: str) -> None:
+    def test_a_malformed_key_is_an_error(self, ledger: InboxCaller, key: str) -> None:
         for ask in (ledger.store.replay, ledger.store.discard):
             with pytest.raises(ConfigError, match="hexadecimal"):
                 ledger.run(ask(key, "why", "who"))
@@ -280,7 +280,9 @@ class LetterLaws(InboxBinding):
 
     # -------------------------------------------------------------------------------------- what the inbox gave up
 
-    def test_what_was_given_up_can_be_replayed(self, harness: Harness, ledger: InboxCaller, other: InboxCaller) -> None:
+    def test_an_item_that_was_given_up_can_be_replayed(
+        self, harness: Harness, ledger: InboxCaller, other: InboxCaller
+    ) -> None:
         one, two = of_handler(harness, "one", "a", "1"), of_handler(harness, "two", "a", "1")
         ledger.put(arrival(harness, one, two, event=b"1", decode_options=READING))
         ledger.take(harness)
@@ -302,7 +304,9 @@ class LetterLaws(InboxBinding):
         assert ledger.finish(Finished(ledger.take_one(harness))) is True
         ledger.put(arrival(harness, one, two))
 
-    def test_what_was_given_up_can_be_discarded_and_is_still_known(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_an_item_that_was_given_up_can_be_discarded_and_is_still_known(
+        self, harness: Harness, ledger: InboxCaller
+    ) -> None:
         claim = harness.claim("a")
         ledger.put(arrival(harness, claim))
         ledger.finish(GivenUp(ledger.take_one(harness), "no"))
@@ -351,7 +355,7 @@ class LetterLaws(InboxBinding):
         assert len(ledger.entries(undecided, "dead")) == 1
         ledger.put(arrival(harness, claim))
 
-    def test_purge_keeps_what_waits_in_the_inbox(self, harness: Harness, ledger: InboxCaller) -> None:
+    def test_purge_keeps_waiting_inbox_items(self, harness: Harness, ledger: InboxCaller) -> None:
         ledger.put(arrival(harness, "a"))
         harness.advance(3 * harness.retention_ms + (SWEPT_MS if harness.clock else 0))
         _purge(harness, ledger)
@@ -405,7 +409,7 @@ NOT_DONE: dict[str, Ending | None] = {"leased": None, "waiting": Retry(60)}
 
 
 class ForceLaws(Binding):
-    def test_what_is_done_is_replayed_only_by_force(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+    def test_a_finished_event_is_replayed_only_by_force(self, harness: Harness, ledger: Caller, other: Caller) -> None:
         claim = harness.claim("a", fingerprint="1", aliases=["x"])
         first = ledger.do(claim, b"1")
         assert _replay(other, claim, force=False) is False
@@ -449,7 +453,7 @@ class ForceLaws(Binding):
             harness.advance(2)
         assert _states_of(ledger, claim) == [("replayed", 3), ("replayed", 2), ("replayed", 1)]
 
-    def test_what_is_replayed_is_not_counted_as_done(self, harness: Harness, ledger: Caller) -> None:
+    def test_a_replayed_event_is_not_counted_as_done(self, harness: Harness, ledger: Caller) -> None:
         claim, stays = harness.claim("a", aliases=["x"]), harness.claim("b")
         before = _counts(ledger)
         ledger.do(claim)
@@ -514,7 +518,7 @@ class ForceLaws(Binding):
         assert [_replay(ledger, claim), _replay(ledger, claim)] == [True, False]
         assert ledger.grant(claim).attempt == 1
 
-    def test_what_was_discarded_is_not_done(self, harness: Harness, ledger: Caller) -> None:
+    def test_a_discarded_event_is_not_done(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a")
         ledger.settle(ledger.grant(claim), Reject("no"), b"{}")
         assert ledger.run(_store(ledger).discard(claim.digest.hex(), "why", "who")) is True

@@ -44,7 +44,7 @@ class InboxBinding(Binding):
 
 
 class AcceptLaws(InboxBinding):
-    def test_what_is_accepted_can_be_taken_as_it_came(
+    def test_an_accepted_event_is_taken_unchanged(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         came = arrival(
@@ -95,7 +95,7 @@ class AcceptLaws(InboxBinding):
         assert ledger.depth(harness) == (0, 0)
 
     @pytest.mark.parametrize("answer", list(SETTLED))
-    def test_what_is_settled_is_known_to_the_last_moment_of_its_retention(
+    def test_a_settled_key_is_known_to_the_last_moment_of_its_retention(
         self, harness: Harness, ledger: InboxCaller, answer: str
     ) -> None:
         ledger.die(harness.claim("a"), SETTLED[answer])
@@ -292,7 +292,7 @@ class AcceptLaws(InboxBinding):
 
     # ------------------------------------------------------------------------------------------------------- depths
 
-    def test_depths_tell_what_waits_and_what_is_taken(
+    def test_depths_count_waiting_and_taken_items(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         assert ledger.depths(harness) == []
@@ -493,7 +493,7 @@ class InboxTakeLaws(InboxBinding):
         assert ledger.depths(harness) == []
         ledger.put(arrival(harness, "a"))
 
-    def test_what_is_postponed_comes_again_after_its_time(
+    def test_a_postponed_item_is_due_after_its_delay(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         ledger.put(arrival(harness, "a", event=b"1"))
@@ -532,7 +532,7 @@ class InboxTakeLaws(InboxBinding):
         assert (entry.handler, entry.attempts, entry.generation) == (lane(harness), 1, 1)
         assert other.accept(arrival(harness, claim)) == "duplicate: dead: it is not readable"
 
-    def test_what_is_given_up_is_known_until_its_retention_ends_and_stays_listed(
+    def test_an_item_that_is_given_up_is_known_until_its_retention_ends_and_stays_listed(
         self, harness: Harness, ledger: InboxCaller
     ) -> None:
         claim = harness.claim("a", aliases=["x"])

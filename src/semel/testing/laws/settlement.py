@@ -97,7 +97,7 @@ class SettleLaws(Binding):
 
     @pytest.mark.parametrize("first", FINAL, ids=_named)
     @pytest.mark.parametrize("second", ENDINGS, ids=_named)
-    def test_what_is_final_stays(
+    def test_a_final_outcome_stays(
         self, harness: Harness, ledger: Caller, first: Done | Reject | Uncertain, second: Ending
     ) -> None:
         claim = harness.claim("a")
@@ -108,7 +108,7 @@ class SettleLaws(Binding):
         assert ledger.claim(claim) == Settled(first)
 
     @pytest.mark.parametrize("second", [*FINAL, Release()], ids=_named)
-    def test_what_waits_for_a_retry_cannot_be_settled_by_the_old_token(
+    def test_a_key_waiting_for_a_retry_cannot_be_settled_by_the_old_token(
         self, harness: Harness, ledger: Caller, second: Ending
     ) -> None:
         claim = harness.claim("a")

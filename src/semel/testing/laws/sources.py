@@ -40,7 +40,7 @@ async def _done(event: Event, ctx: Any) -> None: ...
 class AnswerLaws(SourceBinding):
     """Laws of ack, retry and reject."""
 
-    def test_what_is_acknowledged_is_gone_and_was_settled_before(self, harness: SourceHarness) -> None:
+    def test_an_acknowledged_message_is_gone_and_was_settled_before(self, harness: SourceHarness) -> None:
         async def story() -> None:
             not_forgotten: list[int] = []
 
@@ -165,7 +165,7 @@ class AnswerLaws(SourceBinding):
 
         asyncio.run(story())
 
-    def test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once(self, harness: SourceHarness) -> None:
+    def test_a_malformed_message_becomes_a_dead_letter_with_its_reason_once(self, harness: SourceHarness) -> None:
         async def story() -> None:
             harness.put(*MALFORMED)
             harness.put(document("good"))
@@ -269,7 +269,7 @@ class EndLaws(SourceBinding):
 
         asyncio.run(story())
 
-    def test_what_was_received_and_not_answered_is_given_back_at_the_end(self, harness: SourceHarness) -> None:
+    def test_unanswered_messages_are_returned_at_the_end(self, harness: SourceHarness) -> None:
         async def story() -> None:
             bodies = sorted(document(f"e{number:02}") for number in range(MANY))
             harness.put(*bodies, group="")
@@ -429,7 +429,7 @@ class OrderedSourceLaws(SourceBinding):
 
         asyncio.run(story())
 
-    def test_a_group_goes_on_after_what_was_given_up(self, harness: SourceHarness) -> None:
+    def test_a_group_continues_after_an_event_that_was_given_up(self, harness: SourceHarness) -> None:
         async def story() -> None:
             ran: list[str] = []
 
