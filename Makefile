@@ -10,8 +10,8 @@ PIP := $(BIN)/python -m pip
 ARGS ?=
 UV ?= uv
 
-# What a shell may carry that would change which packages are found or where they go, or that makes each of the hundreds
-# of processes that the tests start compile all of its modules.
+# Variables of a shell that would change which packages are found or where they are installed, or that make every process
+# of the tests compile its modules.
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH PYTHONWARNINGS VIRTUAL_ENV
 unexport PIP_CONSTRAINT PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER
 unexport UV_EXTRA_INDEX_URL UV_FIND_LINKS UV_INDEX UV_INDEX_URL
@@ -24,7 +24,7 @@ help:  ## list the targets
 run: .venv/.run .venv/.package  ## install what is needed and start the service on 127.0.0.1:8080
 	@exec $(BIN)/semel run $(ARGS)
 
-demo: .venv/.run .venv/.package  ## kill workers under a storm, and count what came of it
+demo: .venv/.run .venv/.package  ## kill workers during a burst of duplicated events, and count the effects
 	@$(BIN)/semel demo $(ARGS)
 
 test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
@@ -71,8 +71,8 @@ format: .venv/.dev  ## format the code and fix what ruff can fix
 COMPILE = $(UV) pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command 'make lock' $(ARGS)
 
-lock:  ## write requirements/*.txt anew, with hashes (needs uv)
-	@command -v $(UV) >/dev/null || { echo 'make lock needs uv: install it, or say UV=path/to/uv' >&2; exit 1; }
+lock:  ## rewrite requirements/*.txt, with hashes (needs uv)
+	@command -v $(UV) >/dev/null || { echo 'make lock needs uv: install it, or set UV=path/to/uv' >&2; exit 1; }
 	@echo '→ requirements/run.txt'
 	@$(COMPILE) pyproject.toml --extra service requirements/run.in -o requirements/run.txt
 	@echo '→ requirements/dev.txt'
@@ -94,7 +94,7 @@ PYTHONS := python3.13 python3.12 python3.11 python3
 PROBE := import ensurepip, os, sys, venv; assert sys.version_info >= (3, 11); \
 	print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
 
-# Checked every time, rewritten (and the environment made anew) only when the interpreter or the folder changed.
+# Checked every time; rewritten, with a new environment, only if the interpreter or the folder changed.
 .venv/.python: FORCE
 	@python=$$(IFS=:; for name in $(if $(PYTHON),"$(PYTHON)",$(PYTHONS)); do \
 		case $$name in */*) folders=.;; *) folders=$$PATH;; esac; \
@@ -105,7 +105,7 @@ PROBE := import ensurepip, os, sys, venv; assert sys.version_info >= (3, 11); \
 	done); \
 	if [ -z "$$python" ]; then \
 		echo 'Semel needs Python 3.11 or newer with its venv module (Debian: apt install python3-venv).' >&2; \
-		echo 'Tried: $(or $(PYTHON),$(PYTHONS)). Say PYTHON=path/to/python to choose one.' >&2; \
+		echo 'Tried: $(or $(PYTHON),$(PYTHONS)). Set PYTHON=path/to/python to choose one.' >&2; \
 		exit 1; \
 	fi; \
 	made_with="$$("$$python" -V) $$python $$(pwd)"; \

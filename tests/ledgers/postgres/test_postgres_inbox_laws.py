@@ -29,4 +29,4 @@ class TestPostgresInboxOnItsOwnClock(InboxLaws):
     @pytest.fixture
     def harness(self, url: str) -> Harness:
         remote = partial(PostgresLedger.from_url, url)
-        return Harness(open=remote, remote=remote, unit_ms=100)
+        return Harness(open=remote, remote=remote, unit_ms=200)

@@ -134,7 +134,7 @@ class TestPostgresByItsOwnClock(LedgerLaws, TransactionLaws):
         return TransactionHarness(
             open=lambda: PostgresLedger.from_url(url),
             remote=partial(PostgresLedger.from_url, url),
-            unit_ms=60,
+            unit_ms=200,
             write=write,
             written=effects.written,
             meddle=MEDDLE,

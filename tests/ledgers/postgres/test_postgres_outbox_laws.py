@@ -22,4 +22,4 @@ class TestPostgresOutboxOnItsOwnClock(RealTimeOutboxLaws):
 
     @pytest.fixture
     def harness(self, url: str) -> Harness:
-        return Harness(open=lambda: PostgresLedger.from_url(url), unit_ms=100)
+        return Harness(open=lambda: PostgresLedger.from_url(url), unit_ms=250)
