@@ -11,12 +11,12 @@ A ledger that is also an Inbox and has DeadLetters binds it as it binds its own 
 
 from __future__ import annotations
 
-from semel.testing.laws.dead_letters import ForceLaws, LetterLaws
+from semel.testing.laws.dead_letters import DeadLetterLaws, ForceLaws
 from semel.testing.laws.inbox import AcceptLaws, InboxTakeLaws
 from semel.testing.laws.inbox_races import InboxRaceLaws
 
 __all__ = ["InboxLaws"]
 
 
-class InboxLaws(AcceptLaws, InboxTakeLaws, LetterLaws, ForceLaws, InboxRaceLaws):
+class InboxLaws(AcceptLaws, InboxTakeLaws, DeadLetterLaws, ForceLaws, InboxRaceLaws):
     """All laws that every inbox keeps."""

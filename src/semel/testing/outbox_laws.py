@@ -12,7 +12,7 @@ The opened ledger has its outbox as the attribute `outbox`.
 
 from __future__ import annotations
 
-from semel.testing.laws.outbox import AddLaws, CrossLaws, OutboxTakeLaws, RecordLaws, ReferenceLaws, WitnessLaws
+from semel.testing.laws.outbox import AddLaws, CrossLaws, DeliveryReportLaws, OutboxTakeLaws, RecordLaws, ReferenceLaws
 from semel.testing.laws.outbox_order import BystanderLaws, InterplayLaws, MovedClockLaws, QueueOrderLaws, RateLaws
 from semel.testing.laws.outbox_queries import BacklogLaws, DecideLaws, EraseLaws, ListLaws, PurgeLaws, StatusLaws
 
@@ -27,7 +27,7 @@ class RealTimeOutboxLaws(
     CrossLaws,
     RecordLaws,
     ReferenceLaws,
-    WitnessLaws,
+    DeliveryReportLaws,
     StatusLaws,
     ListLaws,
     DecideLaws,

@@ -6,10 +6,10 @@ import pytest
 
 from semel.ledgers.postgres import PostgresLedger
 from semel.testing.harness import FakeClock, Harness
-from semel.testing.laws.dead_letter_store import LetterboxLaws
+from semel.testing.laws.dead_letter_store import DeadLetterStoreLaws
 
 
-class TestPostgresLetterbox(LetterboxLaws):
+class TestPostgresLetterbox(DeadLetterStoreLaws):
     @pytest.fixture
     def harness(self, url: str) -> Harness:
         clock = FakeClock()

@@ -9,10 +9,10 @@ import pytest
 
 from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock, Harness
-from semel.testing.laws.dead_letter_store import LetterboxLaws
+from semel.testing.laws.dead_letter_store import DeadLetterStoreLaws
 
 
-class TestSqliteLetterbox(LetterboxLaws):
+class TestSqliteLetterbox(DeadLetterStoreLaws):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Harness:
         path, clock = str(tmp_path / "ledger.db"), FakeClock()

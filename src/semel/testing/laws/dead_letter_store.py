@@ -23,7 +23,7 @@ OUTCOMES: dict[str, Reject | Uncertain] = {"dead": Reject("no"), "uncertain": Un
 READING = DecodeOptions("org", "data.id", "data.type")
 
 
-class LetterboxLaws(InboxBinding):
+class DeadLetterStoreLaws(InboxBinding):
     @pytest.mark.parametrize("state", list(OUTCOMES))
     def test_what_is_kept_is_durable_and_waits_for_a_person(
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller, state: str

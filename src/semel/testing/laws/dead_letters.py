@@ -23,7 +23,7 @@ OUTCOMES: dict[str, Reject | Uncertain] = {"dead": Reject("no"), "uncertain": Un
 READING = DecodeOptions("org", "data.id", "data.type")
 
 
-class LetterLaws(InboxBinding):
+class DeadLetterLaws(InboxBinding):
     @pytest.fixture(params=list(OUTCOMES))
     def state(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)

@@ -421,7 +421,7 @@ class RecordLaws(OutboxBinding):
         assert ledger.record(*mine) == [dispatch.id != taken.id for dispatch in (one, two)]
 
 
-class WitnessLaws(OutboxBinding):
+class DeliveryReportLaws(OutboxBinding):
     def test_a_report_moves_a_state_up_or_not_at_all(
         self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
     ) -> None:
