@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import random as _random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -165,8 +164,6 @@ def as_ms(name: str, seconds: object, least_s: float = 0.001) -> int:
     return int(seconds * 1000)
 
 
-# `app.consume`: one source, from the first delivery to the last answer.
-
 WORKERS_MAX = 100
 
 
@@ -175,10 +172,10 @@ async def consume(app: Semel, source: Source, workers: int, unmatched: Literal["
     _check(app, source, workers, unmatched)
     as_ms("drain", drain_s, 0.0)
     name = source.queue if isinstance(source, NamedQueue) else type(source).__name__
-    outage = Outage(partial(app.ledger.claim, []), random.random)
+    outage = Outage(partial(app.ledger.claim, []), _random.random)
     unmatched_events = Unmatched(app.topic_of, unmatched, name)
     working = [app.worker(source, outage=outage, unmatched=unmatched_events) for _ in range(workers)]
-    consumer = Consumer(source, name, working, outage, random.random)
+    consumer = Consumer(source, name, working, outage, _random.random)
     try:
         return await _drained(consumer, drain_s)
     finally:
@@ -456,8 +453,6 @@ class Semel:
         unmatched: an event without a handler is acknowledged; "reject" makes it a dead letter of the source. Both are
             logged for each topic.
         """
-        from semel.app import consume
-
         return await consume(self, source, workers, unmatched, drain)
 
     def worker(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -141,3 +142,29 @@ def test_a_path_that_is_not_there_names_the_one_that_is() -> None:
     assert "/genesys" in problem["detail"]
     assert "/events" not in problem["detail"]
     assert "openapi" not in problem["detail"]
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"id":'], ids=["no body", "half a body"])
+def test_a_body_that_does_not_arrive_in_time_is_answered_408(sent: bytes) -> None:
+    """The server around a mounted application may have no time limit of its own."""
+    application = Semel("memory://").asgi()
+
+    async def run() -> list[dict[str, Any]]:
+        application._start_on_this_loop()._read_timeout_s = 0.05
+        pieces = [{"type": "http.request", "body": sent, "more_body": True}] if sent else []
+        responses: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            if not pieces:
+                await asyncio.Event().wait()
+            return pieces.pop()
+
+        async def send(message: dict[str, Any]) -> None:
+            responses.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/events", "headers": [(b"content-length", b"40")]}
+        async with asyncio.timeout(20):
+            await application(scope, receive, send)
+        return responses
+
+    assert asyncio.run(run())[0]["status"] == 408

@@ -120,7 +120,11 @@ class Ingest:
             return responses.UNREADABLE_LENGTH
         if length is not None and int(length) > endpoint.body_max:
             return responses.too_large(endpoint.body_max)
-        first = await receive()
+        try:
+            async with asyncio.timeout(self._read_timeout_s):
+                first = await receive()
+        except TimeoutError:
+            return responses.TOO_SLOW
         if first["type"] == "http.request" and not first.get("more_body", False):  # nearly always: in one piece
             body: bytes = first.get("body", b"")
             if len(body) > endpoint.body_max:
