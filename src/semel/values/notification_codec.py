@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from msgspec.structs import force_setattr, replace
 from semel.values.delivery_state import DeliveryState
 from semel.values.errors import ConfigError
 from semel.values.notification import Channel, Guard, Notification, Policy, read_content, watched
+from semel.values.outbox import Attempt, NotificationView
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ERASED = b'{"body":"(erased)"}'
@@ -57,7 +59,7 @@ def by_wall_clock(delivery_state: DeliveryState, not_after: datetime | None, ahe
     return replace(delivery_state, not_after_ms=not_after_ms)
 
 
-def readable_standing(delivery_state: bytes | None) -> DeliveryState | None:
+def readable_delivery_state(delivery_state: bytes | None) -> DeliveryState | None:
     """The delivery state for operators; None if it is finished, or if it was written by hand and cannot be decoded."""
     try:
         return None if delivery_state is None else delivery_state_of(delivery_state)
@@ -126,6 +128,29 @@ def readable(
         return notification_of(*identity, content, options)
     except UNREADABLE:
         return notification_of(*identity, b'{"body":"(cannot be read)"}', b"{}")
+
+
+def view_of(row: Iterable[Any], attempts: Sequence[Attempt]) -> NotificationView:
+    """Build a view from the columns of the SQL stores, in the order of their statements."""
+    id, tenant, key, kind, recipient, channel, generation, content, options, *rest = row
+    state, reason, provider, added_ms, changed_ms, due_ms, duplicates, suppressed_by, delivery_state, taken = rest
+    return NotificationView(
+        id=id.hex(),
+        notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
+        state=state,
+        reason=reason,
+        provider=provider,
+        added_ms=added_ms,
+        changed_ms=changed_ms,
+        due_ms=due_ms,
+        possible_duplicates=duplicates,
+        suppressed_by="" if suppressed_by is None else suppressed_by.hex(),
+        attempts=tuple(attempts),
+        erased=content is None,
+        delivery_state=readable_delivery_state(delivery_state),
+        taken=bool(taken),
+        size=len(content or b""),
+    )
 
 
 def _time(ms: int) -> datetime:

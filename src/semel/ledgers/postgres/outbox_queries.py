@@ -11,7 +11,7 @@ from semel.ledgers.postgres.rows import storable_text
 from semel.ledgers.postgres.statements import statements
 from semel.values.delivery_state import LIVE, DeliveryState, State, decided, in_doubt, left_in_doubt_ms
 from semel.values.notification import recipient_digests
-from semel.values.notification_codec import delivery_state_of, encode, readable, readable_standing
+from semel.values.notification_codec import delivery_state_of, encode, view_of
 from semel.values.outbox import (
     Attempt,
     Backlog,
@@ -62,7 +62,7 @@ async def find(connection: Connection, query: NotificationQuery, schema: str) ->
     sizes = f"select s.*, sum({size}) over (order by s.added_ms desc, s.id) - {size} as before from ({rows}) s"
     bound = f"${len(values)}::bigint is null or t.before <= ${len(values)}"
     page = f"select * from ({sizes}) t where {bound} order by t.added_ms desc, t.id"
-    return [_view_of(row[:-1], ()) for row in await connection.fetch(page, *values)]
+    return [view_of(row[:-1], ()) for row in await connection.fetch(page, *values)]
 
 
 def _conditions(query: NotificationQuery) -> dict[str, Any]:
@@ -89,33 +89,11 @@ async def show(connection: Connection, id: bytes, schema: str) -> NotificationVi
         if row is None:
             return None
         attempts = await connection.fetch(sql["attempts_of_notification"], id)
-        return _view_of(row, [Attempt(*attempt) for attempt in attempts])
+        return view_of(row, [Attempt(*attempt) for attempt in attempts])
 
 
 async def backlog(connection: Connection, schema: str) -> list[Backlog]:
     return [Backlog(*row) for row in await connection.fetch(statements(schema)["backlog"])]
-
-
-def _view_of(row: Any, attempts: Sequence[Attempt]) -> NotificationView:
-    id, tenant, key, kind, recipient, channel, generation, content, options, *rest = row
-    state, reason, provider, added_ms, changed_ms, due_ms, duplicates, suppressed_by, delivery_state, taken = rest
-    return NotificationView(
-        id=id.hex(),
-        notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
-        state=state,
-        reason=reason,
-        provider=provider,
-        added_ms=added_ms,
-        changed_ms=changed_ms,
-        due_ms=due_ms,
-        possible_duplicates=duplicates,
-        suppressed_by="" if suppressed_by is None else suppressed_by.hex(),
-        attempts=tuple(attempts),
-        erased=content is None,
-        delivery_state=readable_standing(delivery_state),
-        taken=bool(taken),
-        size=len(content or b""),
-    )
 
 
 # -------------------------------------------------------------------------------------------------------- decisions

@@ -9,7 +9,7 @@ import apsw
 from msgspec.structs import replace
 
 from semel.ledgers.sqlite.guards import hand_back
-from semel.ledgers.sqlite.statements import SQL, Row, rows, select_many, write_many
+from semel.ledgers.sqlite.statements import SQL, rows, select_many, write_many
 from semel.values.delivery_state import LIVE, State, decided, in_doubt, left_in_doubt_ms
 from semel.values.notification import recipient_digests
 from semel.values.notification_codec import (
@@ -18,8 +18,7 @@ from semel.values.notification_codec import (
     encode,
     guard_of,
     not_after_of,
-    readable,
-    readable_standing,
+    view_of,
 )
 from semel.values.outbox import (
     Attempt,
@@ -79,7 +78,7 @@ def find(connection: apsw.Connection, query: NotificationQuery) -> list[Notifica
     found: list[NotificationView] = []
     size = 0
     for row in connection.execute(sql, (*values, query.limit)):  # row by row: rows beyond the limit are not read
-        found.append(_view_of(row, ()))
+        found.append(view_of(row, ()))
         size += found[-1].size
         if query.bytes_max is not None and size > query.bytes_max:
             break
@@ -96,33 +95,11 @@ def show(connection: apsw.Connection, id: bytes) -> NotificationView | None:
     found = rows(connection, f"{SQL['notification_views']} where n.id = ?", id)
     if not found:
         return None
-    return _view_of(found[0], [Attempt(*row) for row in rows(connection, SQL["attempts_of_notification"], id)])
+    return view_of(found[0], [Attempt(*row) for row in rows(connection, SQL["attempts_of_notification"], id)])
 
 
 def backlog(connection: apsw.Connection) -> list[Backlog]:
     return [Backlog(*row) for row in rows(connection, SQL["backlog"])]
-
-
-def _view_of(row: Row, attempts: Sequence[Attempt]) -> NotificationView:
-    id, tenant, key, kind, recipient, channel, generation, content, options = row[:9]
-    state, reason, provider, added_ms, changed_ms, due_ms, possible_duplicates, by, delivery_state, taken = row[9:]
-    return NotificationView(
-        id=id.hex(),
-        notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
-        state=state,
-        reason=reason,
-        provider=provider,
-        added_ms=added_ms,
-        changed_ms=changed_ms,
-        due_ms=due_ms,
-        possible_duplicates=possible_duplicates,
-        suppressed_by="" if by is None else by.hex(),
-        attempts=tuple(attempts),
-        erased=content is None,
-        delivery_state=readable_standing(delivery_state),
-        taken=bool(taken),
-        size=len(content or b""),
-    )
 
 
 # -------------------------------------------------------------------------------------------------------- decisions
